@@ -1,0 +1,1 @@
+"""The S3 endpoint: HTTP, authentication, operations, processes."""

@@ -1,0 +1,19 @@
+"""Who a request speaks for."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """`id` is the canonical user id shown as Owner; `access_key` is the key that signed, or "" for anonymous."""
+
+    id: str
+    display_name: str
+    access_key: str
+
+    @property
+    def anonymous(self) -> bool:
+        return not self.access_key
+
+
+ANONYMOUS = Principal(id="anonymous", display_name="anonymous", access_key="")

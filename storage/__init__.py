@@ -1,0 +1,1 @@
+"""The storage engine: LMDB metadata, payload files on local NVMe."""
