@@ -36,7 +36,11 @@ def test_wheel_built_from_the_sdist_holds_every_module_and_all_import(wheel: Pat
     unpacked = modules(tmp_path / "s3verbs")
     assert unpacked == modules(ROOT)
     assert (tmp_path / "s3verbs" / "py.typed").exists()
-    script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nimport s3verbs; print(s3verbs.__file__)"
+    script = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "import s3verbs; print(s3verbs.__file__)"
+    )
     result = subprocess.run(
         [sys.executable, "-c", script, *sorted(unpacked - RUN_LATER)],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

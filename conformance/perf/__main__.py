@@ -119,13 +119,14 @@ def main(arguments: list[str]) -> int:
                             for connections in map(int, options.connections.split(",")):
                                 result = measure(peer, client, workload, connections, options.seconds)
                                 results.append(result | {"round": round_number})
+                                rate = f"{result['rate']:10.1f} {result['unit']}"
                                 print(
-                                    f"{name:16} {workload.name:18} C={connections:<3} {result['rate']:10.1f} {result['unit']}",
+                                    f"{name:16} {workload.name:18} C={connections:<3} {rate}",
                                     file=sys.stderr,
                                     flush=True,
                                 )
                                 time.sleep(0.2)
-                except peers.PeerUnavailable as missing:
+                except peers.PeerUnavailableError as missing:
                     running[name] = str(missing)
                     print(f"{name}: {missing}", file=sys.stderr)
         disk = statistics.median(rates)

@@ -24,7 +24,7 @@ ACCESS_KEY = "benchmarkbenchmark00"
 SECRET_KEY = "benchmark-secret-key-of-forty-characters"
 
 
-class PeerUnavailable(Exception):
+class PeerUnavailableError(Exception):
     """The peer's program is not on this machine; the message says how to install it."""
 
 
@@ -38,7 +38,7 @@ def program(name: str, *, install: str, extra: tuple[Path, ...] = ()) -> str:
     folders = os.pathsep.join([*map(str, extra), os.environ.get("PATH", ""), "/usr/sbin"])
     found = shutil.which(name, path=folders)
     if not found:
-        raise PeerUnavailable(f"{name} not found; {install}")
+        raise PeerUnavailableError(f"{name} not found; {install}")
     return found
 
 
@@ -124,10 +124,13 @@ class Nginx(Peer):
             (self.folder / name).mkdir()
         user = "user root;" if os.geteuid() == 0 else ""
         (self.folder / "nginx.conf").write_text(
-            f"""{user} daemon off; worker_processes {self.workers}; pid {self.folder}/nginx.pid; error_log {self.folder}/error.log;
+            f"""{user} daemon off; worker_processes {self.workers}; pid {self.folder}/nginx.pid;
+            error_log {self.folder}/error.log;
             events {{ worker_connections 1024; }}
-            http {{ access_log off; sendfile on; tcp_nopush on; keepalive_requests 10000000; client_max_body_size 0; client_body_buffer_size 1m;
-              client_body_temp_path {self.folder}/root/.body; proxy_temp_path {self.folder}/body; fastcgi_temp_path {self.folder}/body;
+            http {{ access_log off; sendfile on; tcp_nopush on; keepalive_requests 10000000;
+              client_max_body_size 0; client_body_buffer_size 1m;
+              client_body_temp_path {self.folder}/root/.body; proxy_temp_path {self.folder}/body;
+              fastcgi_temp_path {self.folder}/body;
               uwsgi_temp_path {self.folder}/body; scgi_temp_path {self.folder}/body;
               server {{ listen {self.endpoint.host}:{self.endpoint.port}; root {self.folder}/root;
                 location / {{ dav_methods PUT DELETE; create_full_put_path on; }} }} }}"""
@@ -200,25 +203,17 @@ class S3Verbs(Peer):
 
     def start(self) -> None:
         binary = program("s3verbs", install="pip install 's3verbs[server]'", extra=(Path(sys.executable).parent,))
+        options = {
+            "data": self.folder / "data",
+            "listen": f"{self.endpoint.host}:{self.endpoint.port}",
+            "workers": self.workers,
+            "bucket": f"bench:{self.durability}",
+            "metrics-listen": f"127.0.0.1:{free_port()}",
+            "access-log": self.folder / "access.log",
+        }
+        flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         self.launch(
-            [
-                binary,
-                "serve",
-                "--data",
-                str(self.folder / "data"),
-                "--listen",
-                f"{self.endpoint.host}:{self.endpoint.port}",
-                "--workers",
-                str(self.workers),
-            ]
-            + [
-                "--bucket",
-                f"bench:{self.durability}",
-                "--metrics-listen",
-                f"127.0.0.1:{free_port()}",
-                "--access-log",
-                str(self.folder / "access.log"),
-            ],
+            [binary, "serve", *flags],
             {"S3VERBS_ROOT_ACCESS_KEY": ACCESS_KEY, "S3VERBS_ROOT_SECRET_KEY": SECRET_KEY},
         )
 

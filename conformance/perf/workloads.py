@@ -10,7 +10,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True)
 class Workload:
-    """`unit` is "MB/s" or "req/s". `prepare` lists (key, bytes) that must exist. `count` bounds the distinct requests."""
+    """`unit` is "MB/s" or "req/s"; `objects` (prefix, how many, bytes each) must exist before it runs."""
 
     name: str
     unit: str
