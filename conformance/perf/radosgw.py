@@ -33,14 +33,12 @@ osd pool default pg num = 8
 osd crush chooseleaf type = 0
 mon allow pool size one = true
 mon allow pool delete = true
-auth cluster required = none
-auth service required = none
-auth client required = none
 ms bind ipv4 = true
 [mon.a]
 mon data = {self.folder}/mon
 [osd.0]
 osd data = {self.folder}/osd
+keyring = {self.folder}/osd/keyring
 osd objectstore = bluestore
 bluestore block size = {30 << 30}
 osd memory target = {1 << 30}
@@ -52,24 +50,17 @@ rgw enable ops log = false
 """
         )
         self._run("ceph-authtool", "--create-keyring", "keyring", "--gen-key", "-n", "mon.", "--cap", "mon", "allow *")
-        self._run(
-            "ceph-authtool",
-            "keyring",
-            "--gen-key",
-            "-n",
-            "client.admin",
-            "--cap",
-            "mon",
-            "allow *",
-            "--cap",
-            "osd",
-            "allow *",
-        )
+        for client in ("client.admin", "client.rgw"):
+            capabilities = [word for daemon in ("mon", "osd") for word in ("--cap", daemon, "allow *")]
+            self._run("ceph-authtool", "keyring", "--gen-key", "-n", client, *capabilities)
         self._run("monmaptool", "--create", "--fsid", fsid, "--addv", "a", f"[v2:{monitor}/0]", "monmap")
         self._run("ceph-mon", "-c", "ceph.conf", "--mkfs", "-i", "a", "--monmap", "monmap", "--keyring", "keyring")
         self.launch([program("ceph-mon", install=_INSTALL), "-c", "ceph.conf", "-f", "-i", "a"])
         osd = str(uuid.uuid4())
         self._run("ceph", "-c", "ceph.conf", "osd", "new", osd)
+        self._run("ceph-authtool", "--create-keyring", "osd/keyring", "--gen-key", "-n", "osd.0")
+        grants = ("mon", "allow profile osd", "osd", "allow *", "-i", "osd/keyring")
+        self._run("ceph", "-c", "ceph.conf", "auth", "add", "osd.0", *grants)
         self._run("ceph-osd", "-c", "ceph.conf", "-i", "0", "--mkfs", "--osd-uuid", osd)
         self.launch([program("ceph-osd", install=_INSTALL), "-c", "ceph.conf", "-f", "-i", "0"])
         self.launch([program("radosgw", install=_INSTALL), "-c", "ceph.conf", "-f", "-n", "client.rgw"])
