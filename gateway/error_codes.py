@@ -32,6 +32,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "InvalidArgument": ErrorCode(400, "Invalid Argument"),
     "InvalidBucketAclWithObjectOwnership": ErrorCode(400, "Bucket cannot have ACLs set with ObjectOwnership's BucketOwnerEnforced setting"),
     "InvalidBucketName": ErrorCode(400, "The specified bucket is not valid."),
+    "InvalidChunkSizeError": ErrorCode(403, "Only the last chunk is allowed to have a size less than 8192 bytes"),
     "InvalidDigest": ErrorCode(400, "The Content-MD5 you specified was invalid."),
     "InvalidLocationConstraint": ErrorCode(400, "The specified location-constraint is not valid"),
     "InvalidObjectState": ErrorCode(403, "The operation is not valid for the current state of the object."),
