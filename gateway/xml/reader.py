@@ -108,7 +108,9 @@ def parse(body: bytes, root: str) -> Element:
     parser.EntityDeclHandler = builder.refuse
     parser.XmlDeclHandler = builder.declaration
     try:
-        # A str makes expat ignore byte order marks of other encodings, which it would follow in bytes.
+        # expat recognises UTF-16 by its byte order mark or its zero bytes, whatever encoding it was told.
+        if b"\0" in body:
+            raise S3Error("MalformedXML")
         parser.Parse(body.decode("utf-8"), True)
     except (expat.ExpatError, ValueError) as error:
         raise S3Error("MalformedXML") from error
