@@ -118,26 +118,40 @@ def decode_version(record: bytes) -> Version:
 
     Attributes of equal bytes are one shared, immutable object. Raises StoreUnusable.
     """
+    return _decode_version(record, whole=True)
+
+
+def decode_listed(record: bytes) -> Version:
+    """What a listing shows of a version: `parts` is empty, and `attributes` too unless they name a storage class.
+
+    For listings only: such a version can be neither opened nor written back. Raises StoreUnusable.
+    """
+    return _decode_version(record, whole=False)
+
+
+def _decode_version(record: bytes, *, whole: bool) -> Version:
     try:
         (fmt, flags, code, etag_size, version_size, checksum_size, key_size, tail_size, epoch, modified_ns, size) = (
             _VERSION.unpack_from(record)
         )
         if fmt != FORMAT:
             raise _unknown("version", record)
-        version_start = 36 + etag_size
+        version_start = _VERSION.size + etag_size
         checksum_start = version_start + version_size
         key_start = checksum_start + checksum_size
         tail_start = key_start + key_size
         body_start = tail_start + tail_size
-        etag = record[36:version_start].decode("ascii")
-        checksum = (
-            Checksum(*_CHECKSUM_NAMES[code - 1], record[checksum_start:key_start].decode("ascii")) if code else None
-        )
-        if flags & _PLAIN:
-            payload = _decode_payload(record, body_start)
-            parts: tuple[Part, ...] = (Part(1, payload, etag, modified_ns, checksum),)
-        else:
-            parts = _decode_parts(record, body_start)
+        etag = record[_VERSION.size : version_start].decode("ascii")
+        checksum = _checksum(code, record[checksum_start:key_start].decode("ascii")) if code else None
+        parts: tuple[Part, ...] = ()
+        if whole:
+            if flags & _PLAIN:
+                parts = (Part(1, _decode_payload(record, body_start), etag, modified_ns, checksum),)
+            else:
+                parts = _decode_parts(record, body_start)
+        attributes = _NO_ATTRIBUTES
+        if tail_size and (whole or flags & _STORAGE_CLASS):
+            attributes = _decode_attributes(record[tail_start:body_start])
         return Version(
             record[key_start:tail_start].decode(),
             modified_ns,
@@ -146,42 +160,8 @@ def decode_version(record: bytes) -> Version:
             parts,
             flags & _MULTIPART != 0,
             record[version_start:checksum_start].decode("ascii") if version_size else NULL_VERSION,
-            _decode_attributes(record[tail_start:body_start]) if tail_size else _NO_ATTRIBUTES,
+            attributes,
             checksum,
-            epoch,
-        )
-    except _MALFORMED as failure:
-        raise _damaged("version", record) from failure
-
-
-def decode_listed(record: bytes) -> Version:
-    """What a listing shows of a version: `parts` is empty, and `attributes` too unless they name a storage class.
-
-    For listings only: such a version can be neither opened nor written back. Raises StoreUnusable.
-    """
-    try:
-        (fmt, flags, code, etag_size, version_size, checksum_size, key_size, tail_size, epoch, modified_ns, size) = (
-            _VERSION.unpack_from(record)
-        )
-        if fmt != FORMAT:
-            raise _unknown("version", record)
-        version_start = 36 + etag_size
-        checksum_start = version_start + version_size
-        key_start = checksum_start + checksum_size
-        tail_start = key_start + key_size
-        body_start = tail_start + tail_size
-        return Version(
-            record[key_start:tail_start].decode(),
-            modified_ns,
-            size,
-            record[36:version_start].decode("ascii"),
-            (),
-            flags & _MULTIPART != 0,
-            record[version_start:checksum_start].decode("ascii") if version_size else NULL_VERSION,
-            _decode_attributes(record[tail_start : tail_start + tail_size])
-            if flags & _STORAGE_CLASS
-            else _NO_ATTRIBUTES,
-            _checksum(code, record[checksum_start:key_start]) if code else None,
             epoch,
         )
     except _MALFORMED as failure:
@@ -354,7 +334,7 @@ def _decode_parts(record: bytes, offset: int) -> tuple[Part, ...]:
             etag = md5.hex()
         checksum = None
         if code:
-            checksum = Checksum(*_CHECKSUM_NAMES[code - 1], texts[at : at + checksum_size])
+            checksum = _checksum(code, texts[at : at + checksum_size])
             at += checksum_size
         payload: Payload
         if flags & _FILE:
@@ -376,9 +356,9 @@ def _checksum_code(checksum: Checksum | None) -> tuple[int, str]:
     return code, checksum.value
 
 
-def _checksum(code: int, value: bytes) -> Checksum:
+def _checksum(code: int, value: str) -> Checksum:
     algorithm, kind = _CHECKSUM_NAMES[code - 1]
-    return Checksum(algorithm, kind, value.decode("ascii"))
+    return Checksum(algorithm, kind, value)
 
 
 def _encode_attributes(attributes: Attributes) -> bytes:
