@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from s3verbs.gateway.documents import LocationConstraint, Owner
 from s3verbs.gateway.errors import S3Error
+from s3verbs.gateway.http.headers import X_AMZ_ACL, X_AMZ_BUCKET_REGION
 from s3verbs.gateway.operations.base import Call, Reply
 from s3verbs.gateway.operations.guard import invalid_argument
 from s3verbs.gateway.operations.object_headers import check_canned_acl, has_grants
@@ -100,7 +101,7 @@ def _check_access(headers: Mapping[str, str]) -> None:
         )
     if ownership != "BucketOwnerEnforced":
         raise invalid_argument("Invalid x-amz-object-ownership header", "x-amz-object-ownership", ownership)
-    acl = headers.get("x-amz-acl", "private")
+    acl = headers.get(X_AMZ_ACL, "private")
     check_canned_acl(acl)
     if acl != "private" or has_grants(headers):
         raise S3Error("InvalidBucketAclWithObjectOwnership")
@@ -123,7 +124,8 @@ def _check_location(constraint: str, here: str) -> None:
         raise S3Error("InvalidLocationConstraint", details={"LocationConstraint": constraint})
     raise S3Error(
         "IllegalLocationConstraintException",
-        f"The {constraint} location constraint is incompatible for the region specific endpoint this request was sent to.",
+        f"The {constraint} location constraint is incompatible for the region specific endpoint this request was "
+        "sent to.",
     )
 
 
@@ -132,7 +134,7 @@ async def head_bucket(call: Call) -> Reply:
     return Reply(
         200,
         {
-            "x-amz-bucket-region": bucket.region or region(call),
+            X_AMZ_BUCKET_REGION: bucket.region or region(call),
             "x-amz-access-point-alias": "false",
             DURABILITY: bucket.durability.value,
         },

@@ -6,6 +6,13 @@ from s3verbs.gateway.checksums import requested_algorithm
 from s3verbs.gateway.documents import CopyObjectResult
 from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.http.conditions import write_condition
+from s3verbs.gateway.http.headers import (
+    X_AMZ_COPY_SOURCE,
+    X_AMZ_METADATA_DIRECTIVE,
+    X_AMZ_STORAGE_CLASS,
+    X_AMZ_TAGGING_DIRECTIVE,
+    X_AMZ_WEBSITE_REDIRECT_LOCATION,
+)
 from s3verbs.gateway.operations.base import Call, Reply
 from s3verbs.gateway.operations.copy_source import (
     MAX_COPY_BYTES,
@@ -19,7 +26,7 @@ from s3verbs.gateway.operations.object_headers import STANDARD, attributes_from,
 from s3verbs.gateway.operations.put_object import ALGORITHM_SETS, DEFAULT_ALGORITHM, checksum_of, etag_of
 from s3verbs.storage.model import Attributes, Version
 
-_NOT_COPIED = ("x-amz-storage-class", "x-amz-website-redirect-location")
+_NOT_COPIED = (X_AMZ_STORAGE_CLASS, X_AMZ_WEBSITE_REDIRECT_LOCATION)
 """System headers that a copy takes from the request even when it copies the metadata."""
 
 _TO_ITSELF = (
@@ -30,10 +37,10 @@ _TO_ITSELF = (
 
 async def copy_object(call: Call) -> Reply:
     headers = call.request.headers
-    source = parse_copy_source(headers["x-amz-copy-source"])
+    source = parse_copy_source(headers[X_AMZ_COPY_SOURCE])
     check_write(headers)
-    replace_metadata = _replaces(headers, "x-amz-metadata-directive", "metadata")
-    replace_tags = _replaces(headers, "x-amz-tagging-directive", "tagging")
+    replace_metadata = _replaces(headers, X_AMZ_METADATA_DIRECTIVE, "metadata")
+    replace_tags = _replaces(headers, X_AMZ_TAGGING_DIRECTIVE, "tagging")
     algorithm = requested_algorithm(headers)
     condition = write_condition(headers)
     bucket = call.objects.bucket(call.bucket)
@@ -80,7 +87,9 @@ def _replaces(headers: Mapping[str, str], name: str, what: str) -> bool:
     return value == "REPLACE"
 
 
-def _attributes(headers: Mapping[str, str], version: Version, *, replace_metadata: bool, replace_tags: bool) -> Attributes:
+def _attributes(
+    headers: Mapping[str, str], version: Version, *, replace_metadata: bool, replace_tags: bool
+) -> Attributes:
     given = attributes_from(headers)
     kept = version.attributes
     tags = given.tags if replace_tags else kept.tags
@@ -95,10 +104,10 @@ def _changes(headers: Mapping[str, str], version: Version, algorithm: str) -> bo
     """Whether a copy onto itself with the metadata kept changes anything that AWS counts as a change."""
     if algorithm and algorithm != (version.checksum.algorithm if version.checksum else ""):
         return True
-    storage_class = headers.get("x-amz-storage-class")
-    if storage_class and storage_class != version.attributes.headers.get("x-amz-storage-class", STANDARD):
+    storage_class = headers.get(X_AMZ_STORAGE_CLASS)
+    if storage_class and storage_class != version.attributes.headers.get(X_AMZ_STORAGE_CLASS, STANDARD):
         return True
-    return "x-amz-website-redirect-location" in headers
+    return X_AMZ_WEBSITE_REDIRECT_LOCATION in headers
 
 
 def _algorithm_of(version: Version) -> str:

@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.http.conditions import check_copy_source
+from s3verbs.gateway.http.headers import X_AMZ_COPY_SOURCE
 from s3verbs.gateway.operations.base import Call
 from s3verbs.gateway.operations.guard import (
     check_key,
@@ -23,7 +24,6 @@ from s3verbs.storage.objects import ObjectReader, Segment
 
 MAX_COPY_BYTES = 5 << 30
 
-_HEADER = "x-amz-copy-source"
 _VERSION = "?versionId="
 
 
@@ -43,10 +43,12 @@ def parse_copy_source(value: str) -> CopySource:
     try:
         decoded = unquote_to_bytes(path.encode("utf-8", "surrogateescape")).decode("utf-8")
     except UnicodeDecodeError:
-        raise invalid_argument("Invalid copy source encoding.", _HEADER, value) from None
+        raise invalid_argument("Invalid copy source encoding.", X_AMZ_COPY_SOURCE, value) from None
     bucket, slash, key = decoded.removeprefix("/").partition("/")
     if not bucket or not slash or not key:
-        raise invalid_argument("Copy Source must mention the source bucket and key: sourcebucket/sourcekey", _HEADER, value)
+        raise invalid_argument(
+            "Copy Source must mention the source bucket and key: sourcebucket/sourcekey", X_AMZ_COPY_SOURCE, value
+        )
     if mark and not check_version_id(version_id):
         raise no_such_version(key, version_id)
     return CopySource(bucket, key, version_id)

@@ -4,13 +4,12 @@ from s3verbs.gateway.checksums import Claims
 from s3verbs.gateway.documents import Deleted, DeleteEntry, DeleteError, DeleteResult
 from s3verbs.gateway.errors import S3Error, from_storage
 from s3verbs.gateway.http.conditions import write_condition
+from s3verbs.gateway.http.headers import IF_MATCH
 from s3verbs.gateway.operations.base import Call, Reply
 from s3verbs.gateway.operations.guard import check_key, check_version_id, no_such_version
 from s3verbs.gateway.xml.requests import read_delete
 from s3verbs.storage.errors import ObjectNotFound, StorageError
 from s3verbs.storage.model import NULL_VERSION, WriteCondition
-
-MAX_KEYS = 1000
 
 _DOCUMENT_LIMIT = 8 << 20
 """Room for 1,000 keys of 1,024 bytes, each byte written as a character reference."""
@@ -25,7 +24,7 @@ async def delete_object(call: Call) -> Reply:
         if not check_version_id(version_id):
             call.objects.bucket(call.bucket)
             return Reply(204, headers)
-    condition = write_condition(call.request.headers) if "if-match" in call.request.headers else None
+    condition = write_condition(call.request.headers) if IF_MATCH in call.request.headers else None
     await call.objects.delete(call.bucket, call.key, condition)
     return Reply(204, headers)
 
@@ -36,8 +35,6 @@ async def delete_objects(call: Call) -> Reply:
         raise S3Error("InvalidRequest", "Missing required header for this request: Content-MD5")
     call.objects.bucket(call.bucket)
     request = read_delete(await call.body.read_document(_DOCUMENT_LIMIT))
-    if not 0 < len(request.objects) <= MAX_KEYS:
-        raise S3Error("MalformedXML")
 
     refused: dict[int, S3Error] = {}
     chosen: list[int] = []
@@ -77,7 +74,7 @@ def _judge(entry: DeleteEntry) -> bool:
 
 
 def _condition(entry: DeleteEntry) -> WriteCondition | None:
-    return WriteCondition(if_match=entry.etag.strip('"')) if entry.etag else None
+    return WriteCondition(if_match=entry.etag) if entry.etag else None
 
 
 def _failure(error: Exception) -> S3Error:

@@ -7,14 +7,23 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from s3verbs.gateway.errors import S3Error
-from s3verbs.gateway.http.conditions import check_read
+from s3verbs.gateway.http.conditions import check_read, range_applies
+from s3verbs.gateway.http.headers import (
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+    X_AMZ_CHECKSUM_MODE,
+    X_AMZ_MP_PARTS_COUNT,
+)
 from s3verbs.gateway.http.ranges import parse_range
 from s3verbs.gateway.operations.base import Call, Content, Reply
 from s3verbs.gateway.operations.guard import check_version_id, invalid_argument, no_such_version
-from s3verbs.gateway.operations.object_headers import checksum_headers, http_date, not_modified_headers, version_headers
+from s3verbs.gateway.operations.object_headers import checksum_headers, not_modified_headers, version_headers
 from s3verbs.storage.model import MAX_PARTS, Checksum, Version
 
-_CONDITIONS = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"})
+_CONDITIONS = frozenset({IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE})
 
 _OVERRIDES: Mapping[str, str] = {
     "response-content-type": "Content-Type",
@@ -89,7 +98,7 @@ def _parameters(call: Call) -> _Parameters:
             version_id = value
     if overrides and call.principal.anonymous:
         raise S3Error("InvalidRequest", "Request specific response headers cannot be used for anonymous GET requests.")
-    if part and "range" in call.request.headers:
+    if part and RANGE in call.request.headers:
         raise S3Error("InvalidRequest", "Cannot specify both Range header and partNumber query parameter")
     return _Parameters(part, version_id, overrides)
 
@@ -111,9 +120,9 @@ def _answer(requested: Mapping[str, str], parameters: _Parameters, version: Vers
         offset, length = _part(version, parameters.part)
         partial = True
         if version.multipart:
-            headers["x-amz-mp-parts-count"] = str(len(version.parts))
-    elif "range" in requested and _range_holds(requested, version):
-        selected = parse_range(requested["range"], version.size)
+            headers[X_AMZ_MP_PARTS_COUNT] = str(len(version.parts))
+    elif RANGE in requested and range_applies(requested, version.etag, version.modified_ns):
+        selected = parse_range(requested[RANGE], version.size)
         if selected is not None:
             offset, length = selected.start, selected.length
             partial = True
@@ -121,20 +130,12 @@ def _answer(requested: Mapping[str, str], parameters: _Parameters, version: Vers
         if parameters.version_id:
             headers["x-amz-version-id"] = version.version_id
         headers.update(parameters.overrides)
-    if requested.get("x-amz-checksum-mode", "").upper() == "ENABLED":
+    if requested.get(X_AMZ_CHECKSUM_MODE, "").upper() == "ENABLED":
         headers.update(_checksum(version, parameters.part, partial=partial))
     if partial and length:
         status = 206
         headers["Content-Range"] = f"bytes {offset}-{offset + length - 1}/{version.size}"
     return _Answer(status, headers, offset, length)
-
-
-def _range_holds(requested: Mapping[str, str], version: Version) -> bool:
-    """Whether If-Range, where given, names the version (RFC 9110, 13.1.5)."""
-    validator = requested.get("if-range")
-    if validator is None:
-        return True
-    return validator in (f'"{version.etag}"', http_date(version.modified_ns // 1_000_000_000))
 
 
 def _part(version: Version, number: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ the names that AWS puts into an error (`BucketName`, `Key`, `UploadId`, `Conditi
 from collections.abc import Mapping
 
 from s3verbs.gateway.errors import S3Error, from_storage
+from s3verbs.gateway.http.headers import IF_NONE_MATCH
 from s3verbs.gateway.operations.base import Call, Handler, Reply
 from s3verbs.storage import errors as storage
 from s3verbs.storage.model import MAX_KEY_BYTES, NULL_VERSION, Bucket
@@ -98,7 +99,7 @@ def explain(error: storage.StorageError, call: Call, *, bucket: str = "", key: s
         case storage.UploadNotFound() | storage.InvalidPart():
             added = {"UploadId": call.request.target.get("uploadId") or ""}
         case storage.ConditionFailed():
-            added = {"Condition": "If-None-Match" if "if-none-match" in call.request.headers else "If-Match"}
+            added = {"Condition": "If-None-Match" if IF_NONE_MATCH in call.request.headers else "If-Match"}
         case _:
             return failure
     return S3Error(failure.code, failure.message, details={**added, **failure.details}, headers=failure.headers)
@@ -106,4 +107,6 @@ def explain(error: storage.StorageError, call: Call, *, bucket: str = "", key: s
 
 def _refusal(headers: Mapping[str, str]) -> S3Error:
     name = next(name for name in headers if name in NOT_IMPLEMENTED)
-    return S3Error("NotImplemented", f"The header {name} implies functionality that is not implemented.", details={"Header": name})
+    return S3Error(
+        "NotImplemented", f"The header {name} implies functionality that is not implemented.", details={"Header": name}
+    )

@@ -12,6 +12,7 @@ from s3verbs.gateway.documents import (
 )
 from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.http.conditions import write_condition
+from s3verbs.gateway.http.headers import X_AMZ_CHECKSUM_ALGORITHM, X_AMZ_CHECKSUM_TYPE, X_AMZ_MP_OBJECT_SIZE
 from s3verbs.gateway.operations.base import Call, Reply
 from s3verbs.gateway.operations.buckets import owner, owner_of
 from s3verbs.gateway.operations.guard import invalid_argument
@@ -20,12 +21,10 @@ from s3verbs.gateway.operations.paging import encoding_type, number_marker, page
 from s3verbs.gateway.operations.upload_part import upload_id
 from s3verbs.gateway.xml.requests import read_complete
 from s3verbs.storage.errors import NotFound, UploadNotFound
-from s3verbs.storage.model import MAX_PARTS, Checksum, CompletedPart, Part, Upload, Version
+from s3verbs.storage.model import Checksum, CompletedPart, Part, Upload, Version
 
 _DOCUMENT_LIMIT = 8 << 20
 """Room for 10,000 parts with a SHA-256 each, generously indented."""
-
-_OBJECT_SIZE = "x-amz-mp-object-size"
 
 
 async def create_multipart_upload(call: Call) -> Reply:
@@ -33,7 +32,7 @@ async def create_multipart_upload(call: Call) -> Reply:
     check_write(headers)
     attributes = attributes_from(headers)
     algorithm = requested_algorithm(headers)
-    kind = headers.get("x-amz-checksum-type", "")
+    kind = headers.get(X_AMZ_CHECKSUM_TYPE, "")
     check_kind(algorithm, kind)
     if algorithm and not kind:
         kind = default_kind(algorithm)
@@ -45,7 +44,7 @@ async def create_multipart_upload(call: Call) -> Reply:
         checksum_algorithm=algorithm,
         checksum_kind=kind,
     )
-    shown = {"x-amz-checksum-algorithm": algorithm, "x-amz-checksum-type": kind} if algorithm else {}
+    shown = {X_AMZ_CHECKSUM_ALGORITHM: algorithm, X_AMZ_CHECKSUM_TYPE: kind} if algorithm else {}
     return Reply(200, shown, InitiateMultipartUploadResult(call.bucket, call.key, upload.id))
 
 
@@ -95,14 +94,8 @@ def _reply(call: Call, version: Version) -> Reply:
 
 
 def _check_order(parts: Sequence[CompletedPart]) -> None:
-    if not 0 < len(parts) <= MAX_PARTS:
-        raise S3Error("MalformedXML")
     previous = 0
     for part in parts:
-        if not 1 <= part.number <= MAX_PARTS:
-            raise invalid_argument(
-                "Part number must be an integer between 1 and 10000, inclusive", "partNumber", str(part.number)
-            )
         if part.number <= previous:
             raise S3Error("InvalidPartOrder")
         previous = part.number
@@ -123,15 +116,15 @@ def _completed_before(call: Call, parts: Sequence[CompletedPart], over: NotFound
 
 
 def _check_size(headers: Mapping[str, str], actual: int) -> None:
-    value = headers.get(_OBJECT_SIZE)
+    value = headers.get(X_AMZ_MP_OBJECT_SIZE)
     if value is None:
         return
     if not (value.isascii() and value.isdigit()):
-        raise invalid_argument(f"Value for {_OBJECT_SIZE} header is invalid.", _OBJECT_SIZE, value)
+        raise invalid_argument(f"Value for {X_AMZ_MP_OBJECT_SIZE} header is invalid.", X_AMZ_MP_OBJECT_SIZE, value)
     if value.lstrip("0") != str(actual).lstrip("0"):
         raise S3Error(
             "InvalidRequest",
-            f"The provided '{_OBJECT_SIZE}' header value {value} does not match what was computed: {actual}",
+            f"The provided '{X_AMZ_MP_OBJECT_SIZE}' header value {value} does not match what was computed: {actual}",
         )
 
 

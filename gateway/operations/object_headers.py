@@ -4,31 +4,42 @@ Sources: Amazon S3 User Guide, "Working with object metadata"; API Reference, Pu
 """
 
 from collections.abc import Mapping
-from email.utils import formatdate
-from functools import lru_cache
 
-from s3verbs.gateway.checksums import HEADERS as CHECKSUM_HEADERS
 from s3verbs.gateway.errors import S3Error
+from s3verbs.gateway.http.dates import format_http_date
+from s3verbs.gateway.http.headers import (
+    CACHE_CONTROL,
+    CHECKSUM_HEADERS,
+    CONTENT_DISPOSITION,
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_TYPE,
+    EXPIRES,
+    X_AMZ_ACL,
+    X_AMZ_CHECKSUM_TYPE,
+    X_AMZ_META_PREFIX,
+    X_AMZ_STORAGE_CLASS,
+    X_AMZ_TAGGING,
+    X_AMZ_WEBSITE_REDIRECT_LOCATION,
+    encode_metadata,
+    user_metadata,
+)
 from s3verbs.gateway.operations.guard import invalid_argument
 from s3verbs.gateway.operations.tagging_header import parse_tagging
 from s3verbs.storage.model import Attributes, Checksum, Version
-
-METADATA_PREFIX = "x-amz-meta-"
-MAX_METADATA_BYTES = 2048
-"""Names without their prefix and values, in UTF-8."""
 
 DEFAULT_CONTENT_TYPE = "binary/octet-stream"
 STANDARD = "STANDARD"
 
 WIRE_NAMES: Mapping[str, str] = {
-    "content-type": "Content-Type",
-    "cache-control": "Cache-Control",
-    "content-disposition": "Content-Disposition",
-    "content-encoding": "Content-Encoding",
-    "content-language": "Content-Language",
-    "expires": "Expires",
-    "x-amz-website-redirect-location": "x-amz-website-redirect-location",
-    "x-amz-storage-class": "x-amz-storage-class",
+    CONTENT_TYPE: "Content-Type",
+    CACHE_CONTROL: "Cache-Control",
+    CONTENT_DISPOSITION: "Content-Disposition",
+    CONTENT_ENCODING: "Content-Encoding",
+    CONTENT_LANGUAGE: "Content-Language",
+    EXPIRES: "Expires",
+    X_AMZ_WEBSITE_REDIRECT_LOCATION: X_AMZ_WEBSITE_REDIRECT_LOCATION,
+    X_AMZ_STORAGE_CLASS: X_AMZ_STORAGE_CLASS,
 }
 """The headers that are stored and returned verbatim, with the form they have in a response."""
 
@@ -81,24 +92,15 @@ def attributes_from(headers: Mapping[str, str]) -> Attributes:
     `aws-chunked` is not part of the content encoding. Raises S3Error: MetadataTooLarge, InvalidStorageClass,
     InvalidRedirectLocation, InvalidTag, InvalidArgument, BadRequest (too many tags).
     """
-    stored: dict[str, str] = {}
-    metadata: dict[str, str] = {}
-    for name, value in headers.items():
-        if name in WIRE_NAMES:
-            if value:
-                stored[name] = value
-        elif name.startswith(METADATA_PREFIX):
-            metadata[name[len(METADATA_PREFIX) :]] = value
-    if "content-encoding" in stored:
+    stored = {name: headers[name] for name in WIRE_NAMES if headers.get(name)}
+    if CONTENT_ENCODING in stored:
         _strip_aws_chunked(stored)
-    if "x-amz-storage-class" in stored:
+    if X_AMZ_STORAGE_CLASS in stored:
         _check_storage_class(stored)
-    if "x-amz-website-redirect-location" in stored:
-        _check_redirect(stored["x-amz-website-redirect-location"])
-    if metadata:
-        _check_metadata(metadata)
-    tagging = headers.get("x-amz-tagging")
-    return Attributes(headers=stored, metadata=metadata, tags=parse_tagging(tagging) if tagging else {})
+    if X_AMZ_WEBSITE_REDIRECT_LOCATION in stored:
+        _check_redirect(stored[X_AMZ_WEBSITE_REDIRECT_LOCATION])
+    tagging = headers.get(X_AMZ_TAGGING)
+    return Attributes(headers=stored, metadata=user_metadata(headers), tags=parse_tagging(tagging) if tagging else {})
 
 
 def check_write(headers: Mapping[str, str]) -> None:
@@ -106,7 +108,7 @@ def check_write(headers: Mapping[str, str]) -> None:
 
     Raises S3Error: AccessControlListNotSupported, InvalidArgument (no canned ACL), InvalidRequest (object lock).
     """
-    acl = headers.get("x-amz-acl")
+    acl = headers.get(X_AMZ_ACL)
     if acl is not None and acl not in _ACCEPTED_ACLS:
         check_canned_acl(acl)
         raise S3Error("AccessControlListNotSupported")
@@ -119,7 +121,7 @@ def check_write(headers: Mapping[str, str]) -> None:
 def check_canned_acl(acl: str) -> None:
     """Raises S3Error InvalidArgument for what is not the name of a canned ACL."""
     if acl not in _CANNED_ACLS:
-        raise invalid_argument("Invalid Argument", "x-amz-acl", acl)
+        raise invalid_argument("Invalid Argument", X_AMZ_ACL, acl)
 
 
 def has_grants(headers: Mapping[str, str]) -> bool:
@@ -127,43 +129,39 @@ def has_grants(headers: Mapping[str, str]) -> bool:
 
 
 def _strip_aws_chunked(stored: dict[str, str]) -> None:
-    codings = [coding.strip() for coding in stored["content-encoding"].split(",")]
+    codings = [coding.strip() for coding in stored[CONTENT_ENCODING].split(",")]
     kept = [coding for coding in codings if coding.lower() != "aws-chunked"]
     if len(kept) == len(codings):
         return
     if kept:
-        stored["content-encoding"] = ", ".join(kept)
+        stored[CONTENT_ENCODING] = ", ".join(kept)
     else:
-        del stored["content-encoding"]
+        del stored[CONTENT_ENCODING]
 
 
 def _check_storage_class(stored: dict[str, str]) -> None:
-    name = stored["x-amz-storage-class"]
+    name = stored[X_AMZ_STORAGE_CLASS]
     if name not in STORAGE_CLASSES:
         raise S3Error("InvalidStorageClass", details={"StorageClassRequested": name})
     if name == STANDARD:
         # AWS never returns the default class.
-        del stored["x-amz-storage-class"]
+        del stored[X_AMZ_STORAGE_CLASS]
 
 
 def _check_redirect(location: str) -> None:
     if not location.startswith(_REDIRECTS):
         raise S3Error("InvalidRedirectLocation")
     if len(location) > _MAX_REDIRECT:
-        raise S3Error("InvalidRedirectLocation", "The length of website redirect location cannot exceed 2,048 characters.")
-
-
-def _check_metadata(metadata: Mapping[str, str]) -> None:
-    size = sum(len(name) + len(value.encode("utf-8", "surrogateescape")) for name, value in metadata.items())
-    if size > MAX_METADATA_BYTES:
-        raise S3Error("MetadataTooLarge", details={"Size": str(size), "MaxSizeAllowed": str(MAX_METADATA_BYTES)})
+        raise S3Error(
+            "InvalidRedirectLocation", "The length of website redirect location cannot exceed 2,048 characters."
+        )
 
 
 def version_headers(version: Version) -> dict[str, str]:
     """The headers of a whole object as GetObject and HeadObject give them, in wire form; the dict is the caller's."""
     headers = {
         "ETag": f'"{version.etag}"',
-        "Last-Modified": http_date(version.modified_ns // 1_000_000_000),
+        "Last-Modified": format_http_date(version.modified_ns // 1_000_000_000),
         "Accept-Ranges": "bytes",
         "Content-Type": DEFAULT_CONTENT_TYPE,
     }
@@ -172,7 +170,7 @@ def version_headers(version: Version) -> dict[str, str]:
         headers[WIRE_NAMES[name]] = value
     if attributes.metadata:
         for name, value in attributes.metadata.items():
-            headers[METADATA_PREFIX + name] = value
+            headers[X_AMZ_META_PREFIX + name] = encode_metadata(value)
     if attributes.tags:
         headers["x-amz-tagging-count"] = str(len(attributes.tags))
     return headers
@@ -180,8 +178,8 @@ def version_headers(version: Version) -> dict[str, str]:
 
 def not_modified_headers(version: Version) -> dict[str, str]:
     """The headers of a 304 (RFC 9110, 15.4.5)."""
-    headers = {"ETag": f'"{version.etag}"', "Last-Modified": http_date(version.modified_ns // 1_000_000_000)}
-    for name in ("cache-control", "expires"):
+    headers = {"ETag": f'"{version.etag}"', "Last-Modified": format_http_date(version.modified_ns // 1_000_000_000)}
+    for name in (CACHE_CONTROL, EXPIRES):
         if name in version.attributes.headers:
             headers[WIRE_NAMES[name]] = version.attributes.headers[name]
     return headers
@@ -191,10 +189,4 @@ def checksum_headers(checksum: Checksum | None, kind: str = "") -> dict[str, str
     """The headers that carry a checksum and its type; `kind` replaces the checksum's own."""
     if checksum is None:
         return {}
-    return {CHECKSUM_HEADERS[checksum.algorithm]: checksum.value, "x-amz-checksum-type": kind or checksum.kind}
-
-
-@lru_cache(maxsize=8192)
-def http_date(seconds: int) -> str:
-    """The HTTP date of a second since the epoch."""
-    return formatdate(seconds, usegmt=True)
+    return {CHECKSUM_HEADERS[checksum.algorithm]: checksum.value, X_AMZ_CHECKSUM_TYPE: kind or checksum.kind}

@@ -35,7 +35,7 @@ def _integer(name: str, value: str) -> int:
 
 
 def encoding_type(target: Target) -> str:
-    """"url" or "". Raises S3Error InvalidArgument for any other."""
+    """ "url" or "". Raises S3Error InvalidArgument for any other."""
     value = target.get("encoding-type") or ""
     if value not in ("", "url"):
         raise invalid_argument("Invalid Encoding Method specified in Request", "encoding-type", value)

@@ -44,7 +44,9 @@ def check_tags(tags: dict[str, str]) -> None:
         if key.startswith("aws:"):
             raise S3Error("InvalidTag", "System tags cannot be added/updated by requester", details={"TagKey": key})
         if len(value) > MAX_TAG_VALUE or not _allowed(value):
-            raise S3Error("InvalidTag", "The TagValue you have provided is invalid", details={"TagKey": key, "TagValue": value})
+            raise S3Error(
+                "InvalidTag", "The TagValue you have provided is invalid", details={"TagKey": key, "TagValue": value}
+            )
 
 
 def _decode(text: str) -> str:
@@ -57,7 +59,8 @@ def _allowed(text: str) -> bool:
 
 def _malformed(value: str) -> S3Error:
     return invalid_argument(
-        "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters without tag name duplicates.",
+        "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters without tag name "
+        "duplicates.",
         "x-amz-tagging",
         value,
     )

@@ -2,9 +2,10 @@
 
 import re
 
-from s3verbs.gateway.checksums import COMPOSITE, HEADERS, Claims
+from s3verbs.gateway.checksums import COMPOSITE, Claims
 from s3verbs.gateway.documents import CopyPartResult
 from s3verbs.gateway.errors import S3Error
+from s3verbs.gateway.http.headers import CHECKSUM_HEADERS, X_AMZ_COPY_SOURCE, X_AMZ_COPY_SOURCE_RANGE
 from s3verbs.gateway.operations.base import Call, Reply
 from s3verbs.gateway.operations.copy_source import (
     MAX_COPY_BYTES,
@@ -20,7 +21,6 @@ from s3verbs.gateway.transfer import Ingested
 from s3verbs.storage.model import Part, Upload
 
 _RANGE = re.compile(r"bytes=(\d{1,19})-(\d{1,19})", re.ASCII)
-_RANGE_HEADER = "x-amz-copy-source-range"
 _RANGE_FORM = (
     "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last are the zero-based "
     "offsets of the first and last bytes to copy"
@@ -42,18 +42,18 @@ async def upload_part(call: Call) -> Reply:
     part = await _record(call, number, ingested, algorithm)
     headers = {"ETag": f'"{part.etag}"'}
     if part.checksum is not None and (claims.algorithm or upload.checksum_algorithm):
-        headers[HEADERS[algorithm]] = part.checksum.value
+        headers[CHECKSUM_HEADERS[algorithm]] = part.checksum.value
     return Reply(200, headers)
 
 
 async def upload_part_copy(call: Call) -> Reply:
     headers = call.request.headers
     number = part_number(call.request.target.get("partNumber"))
-    source = parse_copy_source(headers["x-amz-copy-source"])
+    source = parse_copy_source(headers[X_AMZ_COPY_SOURCE])
     upload = call.objects.upload(call.bucket, call.key, upload_id(call))
     bucket = call.objects.bucket(call.bucket)
     version = find_source(call, source)
-    offset, length = _copied_range(headers.get(_RANGE_HEADER), version.size)
+    offset, length = _copied_range(headers.get(X_AMZ_COPY_SOURCE_RANGE), version.size)
     if length > MAX_COPY_BYTES:
         raise S3Error(
             "InvalidRequest",
@@ -109,10 +109,10 @@ def _copied_range(value: str | None, size: int) -> tuple[int, int]:
         return 0, size
     match = _RANGE.fullmatch(value)
     if match is None:
-        raise invalid_argument(_RANGE_FORM, _RANGE_HEADER, value)
+        raise invalid_argument(_RANGE_FORM, X_AMZ_COPY_SOURCE_RANGE, value)
     first, last = int(match[1]), int(match[2])
     if first > last:
-        raise invalid_argument(_RANGE_FORM, _RANGE_HEADER, value)
+        raise invalid_argument(_RANGE_FORM, X_AMZ_COPY_SOURCE_RANGE, value)
     if last >= size:
         raise S3Error(
             "InvalidRange",
