@@ -88,6 +88,7 @@ async def test_if_match_replaces_only_the_named_object(endpoint: Endpoint) -> No
 async def test_a_refused_conditional_write_leaves_no_payload_file(endpoint: Endpoint) -> None:
     await endpoint.put("key", b"first")
     await endpoint.fails("PreconditionFailed", "PutObject", "bucket", "key", body=DATA, headers={"if-none-match": "*"})
+    await endpoint.objects.reclaim()
     assert not endpoint.payloads.disk.files
 
 
