@@ -253,10 +253,8 @@ def test_times_are_whole_seconds_of_any_day() -> None:
 
 
 def xml_can_carry(character: str) -> bool:
-    return (
-        character in "\t\n\r"
-        or (("\x20" <= character < "\ud800" or character >= "\ue000")
-        and character not in "\ufffe\uffff")
+    return character in "\t\n\r" or (
+        ("\x20" <= character < "\ud800" or character >= "\ue000") and character not in "\ufffe\uffff"
     )
 
 
