@@ -192,7 +192,7 @@ class Endpoint:
     async def fails(self, code: str, name: str, *args: object, **kwargs: object) -> S3Error:
         """The S3Error of that code that the request must end in."""
         with pytest.raises(S3Error) as caught:
-            await self.run(name, *args, **kwargs)  # type: ignore[arg-type]
+            await self.run(name, *args, **kwargs)
         assert caught.value.code == code, (caught.value.code, caught.value.message)
         return caught.value
 

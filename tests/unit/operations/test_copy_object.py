@@ -1,3 +1,4 @@
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -7,12 +8,14 @@ from hypothesis import strategies as st
 from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.operations import copy_object
 from s3verbs.gateway.operations.copy_source import parse_copy_source
+from s3verbs.storage.model import Version
+from s3verbs.storage.objects import ObjectReader
 from tests.unit.operations.endpoint import SECOND, START_DATE, Endpoint, md5_hex, sha256_b64
 
 DATA = bytes(range(256)) * 1000
 
 
-async def copy(endpoint: Endpoint, source: str, key: str, **headers: str):  # type: ignore[no-untyped-def]
+async def copy(endpoint: Endpoint, source: str, key: str, **headers: str) -> Any:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     reply = await endpoint.run("CopyObject", "bucket", key, headers={"x-amz-copy-source": source, **named})
     return reply.document
@@ -223,12 +226,28 @@ async def test_a_source_replaced_while_it_is_opened_is_a_conflict(endpoint: Endp
     await endpoint.put("key", b"old")
     genuine = endpoint.objects.open
 
-    async def replace_first(bucket, key, version):  # type: ignore[no-untyped-def]
+    async def replace_first(bucket: str, key: str, version: Version) -> ObjectReader:
         await endpoint.put("key", b"new")
         return await genuine(bucket, key, endpoint.objects.lookup(bucket, key))
 
-    endpoint.objects.open = replace_first  # type: ignore[method-assign]
+    endpoint.objects.open = replace_first
     error = await endpoint.fails(
         "ConditionalRequestConflict", "CopyObject", "bucket", "made", headers={"x-amz-copy-source": "bucket/key"}
     )
     assert error.status == 409
+
+
+async def test_a_source_whose_file_ends_early_makes_no_copy(endpoint: Endpoint) -> None:
+    await endpoint.put("key", DATA)
+    payload = endpoint.objects.lookup("bucket", "key").parts[0].payload
+    endpoint.payloads.damage(payload, DATA[:100_000])
+    error = await endpoint.fails(
+        "InternalError", "CopyObject", "bucket", "made", headers={"x-amz-copy-source": "bucket/key"}
+    )
+    assert error.status == 500
+    await endpoint.fails("NoSuchKey", "HeadObject", "bucket", "made")
+    assert len(endpoint.payloads.disk.files) == 1
+
+
+async def test_a_copy_without_a_source_is_refused(endpoint: Endpoint) -> None:
+    await endpoint.fails("InvalidArgument", "CopyObject", "bucket", "made")

@@ -1,4 +1,5 @@
 import hashlib
+from typing import Any
 from xml.sax.saxutils import escape
 
 from s3verbs.gateway.documents import Deleted
@@ -14,7 +15,7 @@ def signed(body: bytes) -> dict[str, str]:
     return {"content-md5": b64(hashlib.md5(body).digest())}
 
 
-async def delete(endpoint: Endpoint, body: bytes):  # type: ignore[no-untyped-def]
+async def delete(endpoint: Endpoint, body: bytes) -> Any:
     return (await endpoint.run("DeleteObjects", "bucket", body=body, headers=signed(body))).document
 
 

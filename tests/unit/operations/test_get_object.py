@@ -137,6 +137,21 @@ async def test_response_headers_are_overridden_for_signed_requests(endpoint: End
     assert (await endpoint.get("key"))[0].headers["Content-Type"] == "text/plain"
 
 
+@pytest.mark.parametrize("value", ["a\r\nx-injected: 1", "a\nb", "\0", "\x7f"])
+async def test_an_override_cannot_break_out_of_its_header(endpoint: Endpoint, value: str) -> None:
+    await endpoint.put("key", b"x")
+    query = [("response-content-disposition", value)]
+    error = await endpoint.fails("InvalidArgument", "GetObject", "bucket", "key", query=query)
+    assert error.details["ArgumentName"] == "response-content-disposition"
+
+
+async def test_an_override_may_hold_any_text(endpoint: Endpoint) -> None:
+    await endpoint.put("key", b"x")
+    value = 'attachment; filename="größe\u00a0.txt"'
+    reply, _ = await endpoint.get("key", query=[("response-content-disposition", value)])
+    assert reply.headers["Content-Disposition"] == value
+
+
 async def test_anonymous_requests_may_not_override(endpoint: Endpoint) -> None:
     await endpoint.put("key", b"x")
     error = await endpoint.fails(
@@ -216,10 +231,10 @@ async def replaced_while_opening(endpoint: Endpoint, data: bytes, headers: dict[
     async def replace_first(bucket: str, key: str, version: Version) -> ObjectReader:
         endpoint.now += 5 * SECOND
         await endpoint.put("key", data)
-        endpoint.objects.open = genuine  # type: ignore[method-assign]
+        endpoint.objects.open = genuine
         return await genuine(bucket, key, endpoint.objects.lookup(bucket, key))
 
-    endpoint.objects.open = replace_first  # type: ignore[method-assign]
+    endpoint.objects.open = replace_first
     return call
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ async def filled(endpoint: Endpoint) -> Endpoint:
     return endpoint
 
 
-def keys(document) -> list[str]:  # type: ignore[no-untyped-def]
+def keys(document: Any) -> list[str]:
     return [version.key for version in document.versions]
 
 

@@ -1,6 +1,7 @@
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ LAST = b"the last part may be small"
 async def begin(endpoint: Endpoint, key: str = "key", headers: Mapping[str, str] | None = None) -> str:
     reply = await endpoint.run("CreateMultipartUpload", "bucket", key, headers=headers)
     assert reply.document is not None
-    return str(reply.document.upload_id)  # type: ignore[attr-defined]
+    return str(reply.document.upload_id)
 
 
 async def upload(
@@ -34,7 +35,7 @@ def document(parts: Sequence[tuple[int, str]], extra: Sequence[str] = ()) -> byt
     return f"<CompleteMultipartUpload>{''.join(lines)}</CompleteMultipartUpload>".encode()
 
 
-async def complete(endpoint: Endpoint, upload_id: str, body: bytes, headers: Mapping[str, str] | None = None):  # type: ignore[no-untyped-def]
+async def complete(endpoint: Endpoint, upload_id: str, body: bytes, headers: Mapping[str, str] | None = None) -> Any:
     query = [("uploadId", upload_id)]
     return await endpoint.run("CompleteMultipartUpload", "bucket", "key", query=query, body=body, headers=headers)
 
@@ -326,7 +327,7 @@ async def test_parts_of_different_algorithms_give_no_checksum_of_the_whole(endpo
 # -- UploadPartCopy --
 
 
-async def copy_part(endpoint: Endpoint, upload_id: str, number: int, headers: Mapping[str, str]):  # type: ignore[no-untyped-def]
+async def copy_part(endpoint: Endpoint, upload_id: str, number: int, headers: Mapping[str, str]) -> Any:
     query = [("partNumber", str(number)), ("uploadId", upload_id)]
     return (await endpoint.run("UploadPartCopy", "bucket", "key", query=query, headers=headers)).document
 
@@ -430,6 +431,8 @@ async def test_uploads_are_listed_in_pages_with_prefixes(endpoint: Endpoint) -> 
     query = [("upload-id-marker", made[0][1])]
     assert len((await endpoint.run("ListMultipartUploads", "bucket", query=query)).document.uploads) == 5
     await endpoint.fails("InvalidArgument", "ListMultipartUploads", "bucket", query=[("max-uploads", "-1")])
+    page = (await endpoint.run("ListMultipartUploads", "bucket", query=[("max-uploads", "0")])).document
+    assert (list(page.uploads), page.truncated, page.max_uploads) == ([], False, 0)
 
 
 async def test_the_initiator_is_whoever_began(endpoint: Endpoint) -> None:
