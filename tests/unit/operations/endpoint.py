@@ -16,6 +16,7 @@ from s3verbs.gateway.http.request import S3Request, Scope, Target
 from s3verbs.gateway.operations.base import Call, Reply
 from s3verbs.gateway.operations.registry import find
 from s3verbs.gateway.transfer import Ingested, PayloadSource
+from s3verbs.gateway.xml.responses import write
 from s3verbs.storage.memory import MemoryMetadataStore, MemoryPayloadStore
 from s3verbs.storage.model import INLINE_LIMIT, Durability
 from s3verbs.storage.objects import ObjectStore
@@ -168,11 +169,14 @@ class Endpoint:
         principal: Principal = OWNER,
         secure: bool = False,
     ) -> Reply:
-        """The reply of one request; `last` is its call."""
+        """The reply of one request, its document known to be writable; `last` is its call."""
         self.last = self.call(
             bucket, key, query=query, headers=headers, body=body, trailers=trailers, principal=principal, secure=secure
         )
-        return await find(name).handler(self.last)
+        reply = await find(name).handler(self.last)
+        if reply.document is not None:
+            write(reply.document)
+        return reply
 
     async def put(self, key: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Reply:
         return await self.run("PutObject", "bucket", key, body=body, headers=headers)

@@ -253,3 +253,10 @@ async def test_conditions_hold_for_what_was_opened(endpoint: Endpoint) -> None:
     with pytest.raises(S3Error) as caught:
         await find("GetObject").handler(call)
     assert caught.value.code == "PreconditionFailed"
+
+
+async def test_what_was_opened_may_be_what_the_client_has(endpoint: Endpoint) -> None:
+    await endpoint.put("key", b"old")
+    call = await replaced_while_opening(endpoint, b"new", {"if-none-match": f'"{md5_hex(b"new")}"'})
+    reply = await find("GetObject").handler(call)
+    assert (reply.status, reply.content) == (304, None)

@@ -1,3 +1,4 @@
+import asyncio
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
@@ -6,6 +7,7 @@ from typing import Any
 import pytest
 
 from s3verbs.gateway.documents import Owner
+from s3verbs.gateway.operations import upload_part
 from tests.unit.operations.endpoint import OTHER, SECOND, Endpoint, b64, md5_hex, sha256_b64
 
 MIB = 1 << 20
@@ -199,6 +201,13 @@ async def test_asking_again_for_a_completion_gives_the_same_answer(endpoint: End
     assert (await endpoint.get("key"))[1] == BIG + LAST
 
 
+async def test_two_completions_at_once_both_succeed(endpoint: Endpoint) -> None:
+    upload_id = await begin(endpoint)
+    body = document(await two_parts(endpoint, upload_id))
+    one, two = await asyncio.gather(complete(endpoint, upload_id, body), complete(endpoint, upload_id, body))
+    assert one.document == two.document
+
+
 async def test_asking_again_after_the_object_changed_is_no_such_upload(endpoint: Endpoint) -> None:
     upload_id = await begin(endpoint)
     body = document(await two_parts(endpoint, upload_id))
@@ -380,6 +389,16 @@ async def test_copying_a_part_checks_source_and_conditions(endpoint: Endpoint) -
         ({"x-amz-copy-source": "bucket/source", "x-amz-copy-source-if-match": "x"}, "PreconditionFailed"),
     ):
         await endpoint.fails(code, "UploadPartCopy", "bucket", "key", query=query, headers=headers)
+
+
+async def test_a_copied_part_has_at_most_five_gib(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    await endpoint.put("source", b"01234")
+    upload_id = await begin(endpoint)
+    monkeypatch.setattr(upload_part, "MAX_COPY_BYTES", 4)
+    query = [("partNumber", "1"), ("uploadId", upload_id)]
+    headers = {"x-amz-copy-source": "bucket/source"}
+    await endpoint.fails("InvalidRequest", "UploadPartCopy", "bucket", "key", query=query, headers=headers)
+    await copy_part(endpoint, upload_id, 1, {**headers, "x-amz-copy-source-range": "bytes=0-3"})
 
 
 # -- listings --
