@@ -231,6 +231,15 @@ async def test_an_aborted_upload_is_gone_with_its_parts(endpoint: Endpoint) -> N
     assert not endpoint.payloads.disk.files
 
 
+async def test_a_plain_object_of_the_same_bytes_is_no_completed_upload(endpoint: Endpoint) -> None:
+    upload_id = await begin(endpoint)
+    body = document([(1, await upload(endpoint, upload_id, 1, LAST))])
+    await complete(endpoint, upload_id, body)
+    await endpoint.put("key", LAST)
+    query = [("uploadId", upload_id)]
+    await endpoint.fails("NoSuchUpload", "CompleteMultipartUpload", "bucket", "key", query=query, body=body)
+
+
 # -- checksums --
 
 
