@@ -31,6 +31,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "InvalidAccessKeyId": ErrorCode(403, "The AWS Access Key Id you provided does not exist in our records."),
     "InvalidArgument": ErrorCode(400, "Invalid Argument"),
     "InvalidBucketName": ErrorCode(400, "The specified bucket is not valid."),
+    "InvalidChunkSizeError": ErrorCode(403, "Only the last chunk is allowed to have a size less than 8192 bytes"),
     "InvalidDigest": ErrorCode(400, "The Content-MD5 you specified was invalid."),
     "InvalidLocationConstraint": ErrorCode(400, "The specified location-constraint is not valid"),
     "InvalidObjectState": ErrorCode(403, "The operation is not valid for the current state of the object."),
