@@ -230,10 +230,7 @@ async def deliver(reader: ObjectReader, offset: int, length: int, head: bytes, s
     await sink.start(head)
     for segment in reader.segments(offset, length):
         if segment.data is not None:
-            data = segment.data
-            if segment.length != len(data):
-                data = data[segment.offset : segment.offset + segment.length]
-            await sink.send(data)
+            await sink.send(segment.data)
         else:
             await sink.send_file(segment.fd, segment.offset, segment.length)
     await sink.finish()

@@ -24,7 +24,8 @@ class Exchange:
 
     `committed` is set once a byte of the response is out: from then on a failure can only abort the connection.
     `keep_alive` is cleared by whatever makes the connection unusable. `deadline` is loop time; past it the watchdog
-    sets `expired` to `wait` and cancels `task`.
+    sets `expired` to `wait` and cancels `task`. `secure` says whether this connection is TLS, `secure_client` whether the
+    client's is, which may end at a proxy.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class Exchange:
         "remote",
         "request",
         "secure",
+        "secure_client",
         "started",
         "status",
         "task",
@@ -74,6 +76,7 @@ class Exchange:
         self.keep_alive = request.keep_alive
         self.remote = connection.remote
         self.secure = connection.secure
+        self.secure_client = connection.secure
         self.host = ""
         self.user_agent = ""
         self.expects_continue = False
