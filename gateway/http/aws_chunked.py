@@ -115,7 +115,13 @@ class AwsChunkedDecoder:
                 continue
             if expect is _Expect.NOTHING or expect is _Expect.FAILED:
                 raise _incomplete()
-            limit = 2 if expect is _Expect.DATA_END else MAX_CHUNK_HEADER if expect is _Expect.HEADER else MAX_TRAILER_SECTION
+            limit = (
+                2
+                if expect is _Expect.DATA_END
+                else MAX_CHUNK_HEADER
+                if expect is _Expect.HEADER
+                else MAX_TRAILER_SECTION
+            )
             newline = data.find(b"\n", position, position + limit + 1)
             if newline < 0:
                 self._line += data[position:]
@@ -144,7 +150,9 @@ class AwsChunkedDecoder:
         size = int(digits, 16)
         self._chunks += 1
         if size and self._chunks > 1 and self._chunk_size < MIN_CHUNK_SIZE:
-            raise S3Error("InvalidChunkSizeError", details={"Chunk": str(self._chunks), "BadChunkSize": str(self._chunk_size)})
+            raise S3Error(
+                "InvalidChunkSizeError", details={"Chunk": str(self._chunks), "BadChunkSize": str(self._chunk_size)}
+            )
         if size > self._remaining:
             raise _incomplete()
         if self._verifier is not None:
@@ -167,16 +175,21 @@ class AwsChunkedDecoder:
             self._hash = hashlib.sha256()
 
     def _read_trailer_line(self, line: bytes) -> None:
-        # AWS's own examples end trailer lines with a bare line feed, so the carriage return is optional here.
+        if line == b"\r":
+            self._end()
+            return
         self._trailer_bytes += len(line)
         if self._trailer_bytes > MAX_TRAILER_SECTION:
             raise _malformed_trailer()
-        line = line.removesuffix(b"\r")
-        if not line:
-            self._end()
-            return
-        raw_name, colon, raw_value = line.partition(b":")
-        if not colon or not raw_name or raw_name.translate(None, _TOKEN) or not self._trailer or self._trailer_signature is not None:
+        # AWS's own examples end trailer lines with a bare line feed, so the carriage return is optional here.
+        raw_name, colon, raw_value = line.removesuffix(b"\r").partition(b":")
+        if (
+            not colon
+            or not raw_name
+            or raw_name.translate(None, _TOKEN)
+            or not self._trailer
+            or self._trailer_signature is not None
+        ):
             raise _malformed_trailer()
         name = raw_name.decode("ascii").lower()
         value = raw_value.strip(b" \t").decode("latin-1")

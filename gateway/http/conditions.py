@@ -84,7 +84,9 @@ def write_condition(headers: Mapping[str, str]) -> WriteCondition | None:
     if match is not None:
         return WriteCondition(if_match=_unquote(match.strip()))
     if none_match != "*":
-        raise _not_implemented("If-None-Match", "We don't accept the provided value of If-None-Match header for this API")
+        raise _not_implemented(
+            "If-None-Match", "We don't accept the provided value of If-None-Match header for this API"
+        )
     return WriteCondition(if_none_match="*")
 
 

@@ -1,4 +1,7 @@
-"""HTTP dates (RFC 9110 section 5.6.7), read in all three forms, written in the preferred one. Seconds since the epoch, UTC."""
+"""HTTP dates (RFC 9110 section 5.6.7), read in all three forms, written in the preferred one.
+
+Times are seconds since the epoch, UTC.
+"""
 
 import time
 from calendar import timegm
@@ -35,7 +38,14 @@ def parse_http_date(text: str) -> int | None:
         if zone not in ("GMT", "UTC", "+0000", "Z") or len(year) != 4 or not all(_two_or_four(item) for item in digits):
             return None
         # A leap second is read as the second before it.
-        moment = datetime(int(year), _MONTH_NUMBERS[month], int(day), int(hour), int(minute), min(int(second), 59) if second == "60" else int(second))  # noqa: DTZ001
+        moment = datetime(
+            int(year),
+            _MONTH_NUMBERS[month],
+            int(day),
+            int(hour),
+            int(minute),
+            min(int(second), 59) if second == "60" else int(second),
+        )
     except (ValueError, KeyError):
         return None
     return timegm(moment.timetuple())

@@ -84,7 +84,9 @@ MAX_HEADER_SECTION = 16 * 1024
 MAX_USER_METADATA = 2 * 1024
 """Bytes of all user metadata names (without their prefix) and values, in UTF-8."""
 
-_SINGLE = frozenset({AUTHORIZATION, CONTENT_LENGTH, HOST, X_AMZ_CONTENT_SHA256, X_AMZ_DATE, X_AMZ_DECODED_CONTENT_LENGTH})
+_SINGLE = frozenset(
+    {AUTHORIZATION, CONTENT_LENGTH, HOST, X_AMZ_CONTENT_SHA256, X_AMZ_DATE, X_AMZ_DECODED_CONTENT_LENGTH}
+)
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CONTROLS = frozenset(chr(code) for code in (*range(9), *range(10, 32), 127))
 
@@ -115,7 +117,9 @@ def fold_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         else:
             folded[name] = value
     length = folded.get(CONTENT_LENGTH)
-    if length is not None and (TRANSFER_ENCODING in folded or not (length.isascii() and length.isdigit()) or len(length) > 19):
+    if length is not None and (
+        TRANSFER_ENCODING in folded or not (length.isascii() and length.isdigit()) or len(length) > 19
+    ):
         raise _malformed()
     return folded
 
@@ -158,7 +162,12 @@ def decode_metadata(value: str) -> str:
 def encode_metadata(value: str) -> str:
     """A metadata value as AWS puts it into a response header: printable US-ASCII as it is, everything else as one
     RFC 2047 encoded word. `decode_metadata` gives the value back."""
-    if value.isascii() and value.isprintable() and value == value.strip() and ("=?" not in value or decode_metadata(value) == value):
+    if (
+        value.isascii()
+        and value.isprintable()
+        and value == value.strip()
+        and ("=?" not in value or decode_metadata(value) == value)
+    ):
         return value
     return f"=?UTF-8?B?{base64.b64encode(value.encode('utf-8')).decode('ascii')}?="
 
