@@ -20,7 +20,7 @@ from awscrt import checksums  # type: ignore[import-untyped, unused-ignore]
 
 from s3verbs.storage.errors import PayloadDamaged
 from s3verbs.storage.metadata import ReadTransaction, Table, WriteTransaction
-from s3verbs.storage.model import FilePayload
+from s3verbs.storage.model import BLOCK_SIZE, FilePayload
 
 T = TypeVar("T")
 
@@ -268,6 +268,12 @@ class _Reader:
         if self._file.data != self._file.intact or len(self._file.data) != self.length:
             raise PayloadDamaged(f"payload {self._file.id.hex()} does not match its checksums")
 
+    def verify_range(self, offset: int, length: int) -> None:
+        start = offset // BLOCK_SIZE * BLOCK_SIZE
+        stop = -(-(offset + length) // BLOCK_SIZE) * BLOCK_SIZE
+        if self._file.data[start:stop] != self._file.intact[start:stop]:
+            raise PayloadDamaged(f"payload {self._file.id.hex()} does not match its checksums")
+
     def hold(self) -> bool:
         with self._store.disk.lock:
             if (self._file.directory, self._file.id) not in self._store.disk.files:
@@ -299,7 +305,7 @@ class MemoryPayloadStore:
         self._new_id = new_id
         self._directories = directories
 
-    def create(self, size_hint: int = 0) -> _Writer:
+    def create(self, size_hint: int = 0, *, durable: bool = True) -> _Writer:
         self.faults.reach("payload.create")
         return _Writer(self)
 
