@@ -98,9 +98,7 @@ class RequestBody:
         else:
             check = PayloadCheck(Claims(), None)
         if source.length > limit:
-            raise S3Error(
-                "EntityTooLarge", details={"ProposedSize": str(source.length), "MaxSizeAllowed": str(limit)}
-            )
+            raise S3Error("EntityTooLarge", details={"ProposedSize": str(source.length), "MaxSizeAllowed": str(limit)})
         path = self._datapath
         payload = await transfer.ingest(
             source,
@@ -136,9 +134,7 @@ class RequestBody:
             raise S3Error("MissingContentLength")
         size = _size(length)
         mode = self._verified.payload
-        decoder = AwsChunkedDecoder(
-            decoded_length=size, verifier=self._verified.verifier, trailer=mode.trailer
-        )
+        decoder = AwsChunkedDecoder(decoded_length=size, verifier=self._verified.verifier, trailer=mode.trailer)
         return AwsChunkedBody(self._incoming(), decoder, size)
 
 
@@ -177,5 +173,7 @@ class PayloadCheck:
 
 def _size(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 19:
-        raise S3Error("InvalidArgument", details={"ArgumentName": names.X_AMZ_DECODED_CONTENT_LENGTH, "ArgumentValue": text})
+        raise S3Error(
+            "InvalidArgument", details={"ArgumentName": names.X_AMZ_DECODED_CONTENT_LENGTH, "ArgumentValue": text}
+        )
     return int(text)

@@ -302,9 +302,7 @@ class Lifecycle:
             headers["x-amz-error-message"] = failure.message
             length = 0
         elif method != "HEAD":
-            document = ErrorDocument(
-                failure.code, failure.message, resource, request_id, self.host_id, failure.details
-            )
+            document = ErrorDocument(failure.code, failure.message, resource, request_id, self.host_id, failure.details)
             body = responses.write(document)
             headers["Content-Type"] = XML
             length = len(body)

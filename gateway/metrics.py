@@ -84,7 +84,9 @@ class _Storage:
         self._directories = directories
 
     def collect(self) -> Iterable[Metric]:
-        free = GaugeMetricFamily("s3verbs_payload_free_bytes", "Free bytes of a payload directory", labels=["directory"])
+        free = GaugeMetricFamily(
+            "s3verbs_payload_free_bytes", "Free bytes of a payload directory", labels=["directory"]
+        )
         total = GaugeMetricFamily("s3verbs_payload_total_bytes", "Size of its file system", labels=["directory"])
         for directory in self._directories:
             state = os.statvfs(directory)

@@ -157,15 +157,18 @@ class _FileIngest:
 
     async def run(self) -> Payload:
         writing: asyncio.Future[None] | None = None
+        creating: asyncio.Future[PayloadWriter] | None = None
         try:
             self._buffers.append(await self._pool.acquire())
-            self._writer = self._objects.create_payload(self._source.length)
+            creating = self._loop.run_in_executor(self._executor, self._create)
             left = self._source.length
             turn = 0
             while left:
                 buffer = self._buffers[turn]
                 count = await self._fill(buffer.view, min(left, BLOCK_SIZE))
                 left -= count
+                if self._writer is None:
+                    self._writer = await settle(creating)
                 if writing is not None:
                     await settle(writing)
                 writing = self._loop.run_in_executor(self._executor, self._consume, self._writer, buffer.view[:count])
@@ -173,13 +176,16 @@ class _FileIngest:
             await self._expect_end()
             if writing is not None:
                 await settle(writing)
+            assert self._writer is not None
             self._verify(self._digests, self._source.trailers)
             return await self._seal(self._writer)
         except BaseException:
             if writing is not None:
                 await finished(writing)
-            if self._writer is not None:
-                self._writer.discard()
+            if creating is not None:
+                await finished(creating)
+                if not creating.cancelled() and creating.exception() is None:
+                    creating.result().discard()
             raise
         finally:
             for buffer in self._buffers:
@@ -207,6 +213,9 @@ class _FileIngest:
     async def _expect_end(self) -> None:
         if await self._source.receive(memoryview(bytearray(1))):
             raise S3Error("IncompleteBody", "The request body is longer than its declared length.")
+
+    def _create(self) -> PayloadWriter:
+        return self._objects.create_payload(self._source.length, durable=self._durable)
 
     def _consume(self, writer: PayloadWriter, chunk: memoryview) -> None:
         self._digests.update(chunk)
@@ -255,4 +264,3 @@ async def finished(future: "asyncio.Future[T]") -> None:
             continue
     if not future.cancelled():
         future.exception()
-

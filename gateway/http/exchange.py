@@ -24,8 +24,8 @@ class Exchange:
 
     `committed` is set once a byte of the response is out: from then on a failure can only abort the connection.
     `keep_alive` is cleared by whatever makes the connection unusable. `deadline` is loop time; past it the watchdog
-    sets `expired` to `wait` and cancels `task`. `secure` says whether this connection is TLS, `secure_client` whether the
-    client's is, which may end at a proxy.
+    sets `expired` to `wait` and cancels `task`. `secure` says whether this connection is TLS,
+    `secure_client` whether the client's is, which may end at a proxy.
     """
 
     __slots__ = (
