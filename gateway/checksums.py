@@ -253,9 +253,10 @@ def check_kind(algorithm: str, kind: str) -> None:
 def combine(algorithm: str, kind: str, parts: Sequence[Part]) -> Checksum:
     """The checksum of a completed upload from its parts' checksums, by CRC combination or as a digest of digests.
 
-    `parts` are in order and not empty. Raises S3Error InvalidRequest when a part has no checksum of the algorithm or
-    the type is not allowed for it.
+    `parts` are in order and not empty; "" is the algorithm's default type. Raises S3Error InvalidRequest when a part
+    has no checksum of the algorithm or the type is not allowed for it.
     """
+    kind = kind or default_kind(algorithm)
     check_kind(algorithm, kind)
     digests = [_part_digest(algorithm, part) for part in parts]
     if kind == COMPOSITE:
@@ -305,8 +306,10 @@ def verify_object(headers: Mapping[str, str], actual: Checksum | None) -> None:
     value, _, count = headers[named[0]].partition("-")
     if decode(algorithm, value) is None or (count and not count.isdecimal()):
         raise _invalid(f"Value for {named[0]} header is invalid.")
+    # Amazon S3 names the upload's algorithm here, whichever was sent, and in lower case.
+    mismatch = _bad_digest((actual.algorithm if actual is not None else algorithm).lower())
     if actual is None or actual.algorithm != algorithm:
-        raise _bad_digest(algorithm)
+        raise mismatch
     expected, _, parts = actual.value.partition("-")
     if value != expected or (count and count != parts):
-        raise _bad_digest(algorithm)
+        raise mismatch

@@ -5,9 +5,9 @@ Sources: RFC 9110 section 5 (fields), RFC 9112 section 6 (framing), RFC 2047 (en
 """
 
 import base64
+import quopri
+import re
 from collections.abc import Iterable, Mapping
-from email.errors import HeaderParseError
-from email.header import decode_header, make_header
 from functools import lru_cache
 
 from s3verbs.gateway.errors import S3Error
@@ -88,6 +88,10 @@ _SINGLE = frozenset(
     {AUTHORIZATION, CONTENT_LENGTH, HOST, X_AMZ_CONTENT_SHA256, X_AMZ_DATE, X_AMZ_DECODED_CONTENT_LENGTH}
 )
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# White space between two encoded words belongs to neither.
+_ENCODED_WORD = re.compile(
+    r"=\?([!-<>@-~]+)\?([BbQq])\?([!->@-~]*)\?=(?:[ \t]+(?==\?[!-<>@-~]+\?[BbQq]\?[!->@-~]*\?=))?"
+)
 _CONTROLS = frozenset(chr(code) for code in (*range(9), *range(10, 32), 127))
 
 
@@ -142,7 +146,8 @@ def user_metadata(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def decode_metadata(value: str) -> str:
-    """A metadata value as text: RFC 2047 encoded words are decoded, bytes that are not UTF-8 are read as Latin-1."""
+    """A metadata value as text: RFC 2047 encoded words are decoded, bytes that are not UTF-8 are read as Latin-1.
+    A value with a word that cannot be decoded is left as it is."""
     if not value.isascii():
         try:
             value.encode("utf-8")
@@ -152,9 +157,9 @@ def decode_metadata(value: str) -> str:
     if "=?" not in value:
         return value
     try:
-        text = str(make_header(decode_header(value)))
+        text = _ENCODED_WORD.sub(_decode_word, value)
         text.encode("utf-8")
-    except (HeaderParseError, LookupError, UnicodeError, ValueError):
+    except (LookupError, ValueError):
         return value
     return text
 
@@ -177,6 +182,15 @@ def _field_name(raw: bytes) -> str:
     if not raw or raw.translate(None, _TOKEN):
         raise _malformed()
     return raw.decode("ascii").lower()
+
+
+def _decode_word(word: re.Match[str]) -> str:
+    charset, encoding, text = word.groups()
+    if encoding in "Bb":
+        data = base64.b64decode(text, validate=True)
+    else:
+        data = quopri.decodestring(text.encode("ascii"), header=True)
+    return data.decode(charset)
 
 
 def _malformed() -> S3Error:

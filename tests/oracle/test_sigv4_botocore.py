@@ -101,10 +101,6 @@ def received(method: str, url: str, headers: Any, domains: tuple[str, ...] = ("l
     return S3Request(method, parse_target(target, folded["host"], domains), folded, folded["host"], "127.0.0.1", "id")
 
 
-class Captured(Exception):
-    pass
-
-
 def make_client(scheme: str, style: str) -> Any:
     session = botocore.session.Session()
     session.set_credentials(ACCESS_KEY, SECRET)
@@ -215,7 +211,9 @@ def test_a_client_s_trailing_checksum_is_decoded() -> None:
     assert decoder.trailers.keys() == {"x-amz-checksum-crc32"}
 
 
-def sign_with_botocore(method: str, path: str, query: str, headers: dict[str, str], auth: Any) -> tuple[str, dict[str, str]]:
+def sign_with_botocore(
+    method: str, path: str, query: str, headers: dict[str, str], auth: Any
+) -> tuple[str, dict[str, str]]:
     """Sign a URL as it stands, whatever is raw in it; gives URL and headers as sent."""
     url = f"http://localhost:9000{path}" + (f"?{query}" if query else "")
     request = AWSRequest(method=method, url=url, headers=headers, data=b"")

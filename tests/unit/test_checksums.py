@@ -334,6 +334,11 @@ def test_a_composite_value_that_amazon_s3_gave() -> None:
     assert checksums.combine("SHA256", "COMPOSITE", parts) == expected
 
 
+def test_an_upload_that_named_no_type_has_the_default_one() -> None:
+    assert checksums.combine("CRC64NVME", "", parts_of("CRC64NVME", [b"x"])).kind == "FULL_OBJECT"
+    assert checksums.combine("CRC32", "", parts_of("CRC32", [b"x"])).kind == "COMPOSITE"
+
+
 def test_a_part_without_the_checksum_cannot_be_combined() -> None:
     bare = Part(1, InlinePayload(bytes(16), 1, b"x"), "", 0)
     other = parts_of("SHA1", [b"x"])[0]
@@ -379,3 +384,10 @@ def test_a_completed_checksum_that_does_not(headers: dict[str, str], actual: Che
     with pytest.raises(S3Error) as caught:
         checksums.verify_object(headers, actual)
     assert caught.value.code == code
+
+
+def test_a_wrong_completed_checksum_names_the_algorithm_of_the_upload() -> None:
+    for headers in ({"x-amz-checksum-sha1": b64(bytes(20))}, {"x-amz-checksum-crc32": "AAAAAA==-2"}):
+        with pytest.raises(S3Error) as caught:
+            checksums.verify_object(headers, COMPLETED)
+        assert caught.value.message == "The crc32 you specified did not match the calculated checksum."
