@@ -77,6 +77,11 @@ class Gateway:
 async def open_gateway(settings: Settings, loop: asyncio.AbstractEventLoop, *, upkeep: bool) -> Gateway:
     """Open the store and wire the parts. Raises StorageError, OSError."""
     store = open_store(settings.data, map_bytes=settings.map_bytes, reserve_bytes=settings.reserve_bytes)
+    return wire(settings, store, loop, upkeep=upkeep)
+
+
+def wire(settings: Settings, store: Store, loop: asyncio.AbstractEventLoop, *, upkeep: bool = False) -> Gateway:
+    """The parts over an open store, which the gateway then owns. Raises OSError when a log cannot be opened."""
     executor = ThreadPoolExecutor(PAYLOAD_THREADS, thread_name_prefix="payload")
     pool = BufferPool(max(2, settings.buffer_pool // settings.workers // BLOCK_SIZE))
     access = AccessLog(settings.access_log) if settings.access_log != "off" else None

@@ -71,7 +71,7 @@ class Settings:
     root_access_key: str = _setting(
         types.access_key, "3 to 128 letters, digits and ._-", "access key made at the first start", ""
     )
-    root_secret_key: str = _setting(types.secret_key, "8 to 256 characters", "its secret key", "")
+    root_secret_key: str = _setting(types.secret_key, "8 to 128 printable characters", "its secret key", "")
     buckets: tuple[InitialBucket, ...] = _setting(
         types.bucket, "NAME, NAME:strict or NAME:relaxed", "bucket made at start when it is not there", (), many=True
     )
@@ -122,7 +122,7 @@ class Settings:
         (),
         many=True,
     )
-    rdma: str = _setting(types.rdma, "off or auto", "RDMA data path: auto serves HTTP and says why RDMA is off", "off")
+    rdma: str = _setting(types.rdma, "off or auto; required is refused while there is no RDMA transport", "RDMA data path: auto serves HTTP and says why RDMA is off", "off")
 
     def check(self) -> None:
         """What involves several settings. Raises ConfigError."""
@@ -202,7 +202,7 @@ def render(loaded: Loaded) -> str:
         lines.append(f"# {item.metadata['help']}; {item.metadata['allowed']}")
         if name in SECRET and value:
             lines.append(f"# {name} is set and not shown    # {loaded.sources[name]}")
-        elif value is None:
+        elif value is None or value == "":
             lines.append(f"# {name} is not set    # {loaded.sources[name]}")
         else:
             lines.append(f"{name} = {types.to_toml(value)}    # {loaded.sources[name]}")

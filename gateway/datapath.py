@@ -7,10 +7,10 @@ says, so that a client never takes a 2xx for moved bytes.
 from collections.abc import Mapping
 from concurrent.futures import Executor
 
-from s3verbs.gateway import checksums, transfer
+from s3verbs.gateway import transfer
 from s3verbs.gateway.auth.authenticator import Verified
 from s3verbs.gateway.buffers import BufferPool
-from s3verbs.gateway.checksums import Claims, Digests
+from s3verbs.gateway.checksums import Claims, Digests, verify
 from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.http import headers as names
 from s3verbs.gateway.http.aws_chunked import AwsChunkedDecoder
@@ -69,9 +69,12 @@ class RequestBody:
         self._request = request
         self._verified = verified
 
-    async def read_document(self, limit: int) -> bytes:
+    async def read_document(self, limit: int, *, checksums: bool = True) -> bytes:
         """See `operations.base.RequestBody`."""
-        claims = Claims.from_headers(self._request.headers)
+        headers = self._request.headers
+        if not checksums:
+            headers = {name: headers[name] for name in (names.CONTENT_MD5,) if name in headers}
+        claims = Claims.from_headers(headers)
         mode = self._verified.payload
         source: Incoming | AwsChunkedBody
         source = self._aws_chunked() if mode.streaming else self._incoming()
@@ -79,7 +82,7 @@ class RequestBody:
         check = PayloadCheck(claims, mode.sha256)
         digests = check.digests(frozenset(), md5=False)
         digests.update(memoryview(document))
-        check(digests, source.trailers if isinstance(source, AwsChunkedBody) else {})
+        check(digests, source.trailers if checksums and isinstance(source, AwsChunkedBody) else {})
         return document
 
     async def ingest(
@@ -168,7 +171,7 @@ class PayloadCheck:
                     "S3ComputedContentSHA256": self.results["SHA256"].hex(),
                 },
             )
-        checksums.verify(self._claims, self.results, self.md5, trailers)
+        verify(self._claims, self.results, self.md5, trailers)
 
 
 def _size(text: str) -> int:

@@ -100,5 +100,5 @@ def exposition(directories: Sequence[Path], sample: Callable[[], None]) -> bytes
     sample()
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    registry.register(_Storage(directories))  # type: ignore[arg-type]
+    registry.register(_Storage(directories))
     return generate_latest(registry)

@@ -132,7 +132,7 @@ def access_key(raw: Any) -> str:
 
 
 def secret_key(raw: Any) -> str:
-    return _matching(r"[!-~]{8,256}", raw)
+    return _matching(r"[!-~]{8,128}", raw)
 
 
 def bucket(raw: Any) -> InitialBucket:

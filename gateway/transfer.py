@@ -40,7 +40,8 @@ class PayloadSink(Protocol):
     """Where an object's bytes go. `committed` is set once the client may have seen a byte: an error after that cannot
     become an S3 error any more."""
 
-    committed: bool
+    @property
+    def committed(self) -> bool: ...
 
     async def start(self, head: bytes) -> None:
         """Take the response head; it may be sent together with the first bytes."""

@@ -101,7 +101,7 @@ class Connection(RequestHandler):
         if self._messages and self._current_request is not None:
             self._fail_broken_body()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio.Protocol lets it say whether to stay open
         """The client will send no more. A request that is being answered is still answered, as HTTP allows; one whose
         body is incomplete fails at once."""
         self.half_closed = True
