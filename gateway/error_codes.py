@@ -11,6 +11,7 @@ class ErrorCode(NamedTuple):
 
 ERROR_CODES: dict[str, ErrorCode] = {
     "AccessControlListNotSupported": ErrorCode(400, "The bucket does not allow ACLs"),
+    "AccessForbidden": ErrorCode(403, "CORSResponse: CORS is not enabled for this bucket."),
     "AccessDenied": ErrorCode(403, "Access Denied"),
     "AuthorizationHeaderMalformed": ErrorCode(400, "The authorization header that you provided is not valid."),
     "AuthorizationQueryParametersError": ErrorCode(400, "The authorization query parameters that you provided are not valid."),
@@ -24,6 +25,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "EntityTooLarge": ErrorCode(400, "Your proposed upload exceeds the maximum allowed object size."),
     "EntityTooSmall": ErrorCode(400, "Your proposed upload is smaller than the minimum allowed object size."),
     "ExpiredToken": ErrorCode(400, "The provided token has expired."),
+    "ExpectationFailed": ErrorCode(417, "The Expect header of the request holds something other than 100-continue."),
     "IllegalLocationConstraintException": ErrorCode(400, "The unspecified location constraint is incompatible for the region specific endpoint this request was sent to."),
     "IncompleteBody": ErrorCode(400, "You did not provide the number of bytes specified by the Content-Length HTTP header."),
     "InsufficientStorage": ErrorCode(507, "The server has no room to store this; nothing was stored. Deleting objects frees space."),
