@@ -147,6 +147,12 @@ def test_no_authentication_at_all_is_anonymous_and_may_do_nothing() -> None:
     Authorizer().check(verify(signed()).principal, "s3:GetObject", "bucket", "key")
 
 
+def test_an_empty_authorization_header_is_none() -> None:
+    assert verify(request("GET", "/bucket/key", {"authorization": ""})).principal is ANONYMOUS
+    url = presigned()
+    assert verify(replace(url, headers={**url.headers, "authorization": ""})).principal.access_key == "ROOTKEY"
+
+
 def test_an_anonymous_request_cannot_have_signed_chunks() -> None:
     streaming = {"x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER"}
     assert verify(request("PUT", "/b-1/k", streaming)).payload.kind is PayloadKind.STREAMING_UNSIGNED_TRAILER
@@ -247,6 +253,11 @@ def test_a_presigned_url_has_its_own_expiry_and_no_skew() -> None:
         "Expires": "2023-11-21T22:13:20Z",
         "ServerTime": "2023-11-21T22:13:21Z",
     }
+
+
+def test_a_presigned_url_of_no_seconds_is_expired_at_once() -> None:
+    assert refused(presigned(expires=0)).message == "Request has expired"
+    verify(presigned(expires=1))
 
 
 def test_a_presigned_url_from_the_future() -> None:
