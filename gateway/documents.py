@@ -110,6 +110,25 @@ class ListBucketV2Result:
 
 
 @dataclass(frozen=True, slots=True)
+class ListVersionsResult:
+    """ListObjectVersions. Every version is the latest of its key. The next markers are written when truncated."""
+
+    name: str
+    prefix: str
+    key_marker: str
+    version_id_marker: str
+    delimiter: str
+    max_keys: int
+    truncated: bool
+    next_key_marker: str
+    next_version_id_marker: str
+    versions: Sequence[Version]
+    common_prefixes: Sequence[str]
+    owner: Owner
+    encoding_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CopyObjectResult:
     etag: str
     last_modified_ns: int

@@ -187,7 +187,15 @@ class Lifecycle:
             parts.datapath.objects,
             parts.clock,
             parts.settings,
+            lambda action, bucket, key: self._authorize_other(exchange, verified, action, bucket, key),
         )
+
+    def _authorize_other(self, exchange: Exchange, verified: Verified, action: str, bucket: str, key: str) -> None:
+        try:
+            self._parts.authorizer.check(verified.principal, action, bucket, key)
+        except S3Error as error:
+            self._parts.observer.denied(exchange, action, error.code, f"{bucket}/{key}")
+            raise
 
     async def respond(self, exchange: Exchange, reply: Reply) -> None:
         """Send a reply. Closes the reader of its content, whatever happens."""

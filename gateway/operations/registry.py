@@ -10,7 +10,7 @@ from s3verbs.gateway.operations.copy_object import copy_object
 from s3verbs.gateway.operations.delete_objects import delete_object, delete_objects
 from s3verbs.gateway.operations.get_object import get_object, head_object
 from s3verbs.gateway.operations.guard import guarded
-from s3verbs.gateway.operations.list_objects import list_objects, list_objects_v2
+from s3verbs.gateway.operations.list_objects import list_object_versions, list_objects, list_objects_v2
 from s3verbs.gateway.operations.multipart import (
     abort_multipart_upload,
     complete_multipart_upload,
@@ -30,6 +30,7 @@ _TABLE: tuple[tuple[str, str, Handler], ...] = (
     ("GetBucketLocation", "s3:GetBucketLocation", get_bucket_location),
     ("ListObjects", "s3:ListBucket", list_objects),
     ("ListObjectsV2", "s3:ListBucket", list_objects_v2),
+    ("ListObjectVersions", "s3:ListBucketVersions", list_object_versions),
     ("GetObject", "s3:GetObject", get_object),
     ("HeadObject", "s3:GetObject", head_object),
     ("PutObject", "s3:PutObject", put_object),

@@ -117,6 +117,47 @@ def test_list_buckets(endpoint: Endpoint) -> None:
     }
 
 
+def test_list_object_versions(endpoint: Endpoint) -> None:
+    document = d.ListVersionsResult(
+        name="bk",
+        prefix="p q",
+        key_marker="k m",
+        version_id_marker="null",
+        delimiter="/",
+        max_keys=1,
+        truncated=True,
+        next_key_marker="p q r",
+        next_version_id_marker="null",
+        versions=[version("p q r", CRC32)],
+        common_prefixes=["p q/"],
+        owner=OWNER,
+        encoding_type="url",
+    )
+    assert endpoint.parse(document, lambda client: client.list_object_versions(Bucket="bk")) == {
+        "Name": "bk",
+        "Prefix": "p q",
+        "KeyMarker": "k m",
+        "VersionIdMarker": "null",
+        "NextKeyMarker": "p q r",
+        "NextVersionIdMarker": "null",
+        "Delimiter": "/",
+        "MaxKeys": 1,
+        "IsTruncated": True,
+        "EncodingType": "url",
+        "CommonPrefixes": [{"Prefix": "p q/"}],
+        "Versions": [
+            listed(
+                "p q r",
+                VersionId="null",
+                IsLatest=True,
+                Owner=OWNER_FIELDS,
+                ChecksumAlgorithm=["CRC32"],
+                ChecksumType="FULL_OBJECT",
+            )
+        ],
+    }
+
+
 @pytest.mark.parametrize(("region", "constraint"), [("us-east-1", None), ("eu-west-1", "eu-west-1")])
 def test_bucket_location(endpoint: Endpoint, region: str, constraint: str | None) -> None:
     parsed = endpoint.parse(d.LocationConstraint(region), lambda client: client.get_bucket_location(Bucket="b"))

@@ -71,6 +71,32 @@ def listing_v1(**changes: object) -> d.ListBucketResult:
     return d.ListBucketResult(**(fields | changes))  # type: ignore[arg-type]
 
 
+def test_versions_stand_before_prefixes_and_carry_their_ids() -> None:
+    document = d.ListVersionsResult(
+        name="bk",
+        prefix="",
+        key_marker="",
+        version_id_marker="",
+        delimiter="/",
+        max_keys=2,
+        truncated=True,
+        next_key_marker="c/",
+        next_version_id_marker="",
+        versions=[version("a&b", Checksum("CRC32", "FULL_OBJECT", "y/Q5Jg=="))],
+        common_prefixes=["c/"],
+        owner=OWNER,
+    )
+    assert text(document) == (
+        f"<ListVersionsResult {XMLNS}><Name>bk</Name><Prefix/><KeyMarker/><VersionIdMarker/>"
+        "<NextKeyMarker>c/</NextKeyMarker><MaxKeys>2</MaxKeys><Delimiter>/</Delimiter><IsTruncated>true</IsTruncated>"
+        "<Version><Key>a&amp;b</Key><VersionId>null</VersionId><IsLatest>true</IsLatest>"
+        "<LastModified>2026-11-29T16:00:00.000Z</LastModified><ETag>&quot;e1&quot;</ETag>"
+        "<ChecksumAlgorithm>CRC32</ChecksumAlgorithm><ChecksumType>FULL_OBJECT</ChecksumType>"
+        f"<Size>7</Size>{OWNER_XML}<StorageClass>STANDARD</StorageClass></Version>"
+        "<CommonPrefixes><Prefix>c/</Prefix></CommonPrefixes></ListVersionsResult>"
+    )
+
+
 def test_an_empty_listing_has_an_empty_prefix_and_no_optional_elements() -> None:
     assert text(listing()) == (
         f"<ListBucketResult {XMLNS}><Name>bk</Name><Prefix/><KeyCount>0</KeyCount><MaxKeys>1000</MaxKeys>"
