@@ -341,9 +341,8 @@ def _timeout(exchange: Exchange) -> S3Error | None:
 
 
 def _expect(exchange: Exchange, value: str, headers: Mapping[str, str]) -> None:
-    if value.lower() != "100-continue":
-        raise S3Error("ExpectationFailed")
-    if not exchange.http11:
+    # AWS ignores an expectation that it does not know; RFC 9110, 10.1.1, leaves it free to.
+    if value.lower() != "100-continue" or not exchange.http11:
         return
     if headers.get(names.CONTENT_LENGTH, "") == "0":
         # Clients that send it with an empty body wait for the answer all the same.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from s3verbs.gateway.operations import unsupported
+from s3verbs.gateway.operations.acl import get_bucket_acl, get_object_acl, put_bucket_acl, put_object_acl
 from s3verbs.gateway.operations.base import Handler, Operation
 from s3verbs.gateway.operations.buckets import create_bucket, delete_bucket, get_bucket_location, head_bucket
 from s3verbs.gateway.operations.copy_object import copy_object
@@ -18,6 +19,7 @@ from s3verbs.gateway.operations.multipart import (
     list_multipart_uploads,
     list_parts,
 )
+from s3verbs.gateway.operations.object_attributes import get_object_attributes
 from s3verbs.gateway.operations.put_object import put_object
 from s3verbs.gateway.operations.service import list_buckets
 from s3verbs.gateway.operations.upload_part import upload_part, upload_part_copy
@@ -33,6 +35,11 @@ _TABLE: tuple[tuple[str, str, Handler], ...] = (
     ("ListObjectVersions", "s3:ListBucketVersions", list_object_versions),
     ("GetObject", "s3:GetObject", get_object),
     ("HeadObject", "s3:GetObject", head_object),
+    ("GetObjectAttributes", "s3:GetObjectAttributes", get_object_attributes),
+    ("GetBucketAcl", "s3:GetBucketAcl", get_bucket_acl),
+    ("PutBucketAcl", "s3:PutBucketAcl", put_bucket_acl),
+    ("GetObjectAcl", "s3:GetObjectAcl", get_object_acl),
+    ("PutObjectAcl", "s3:PutObjectAcl", put_object_acl),
     ("PutObject", "s3:PutObject", put_object),
     ("CopyObject", "s3:PutObject", copy_object),
     ("DeleteObject", "s3:DeleteObject", delete_object),

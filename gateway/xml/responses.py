@@ -182,6 +182,40 @@ def _list_versions(value: d.ListVersionsResult) -> str:
     )
 
 
+def _attributes(value: d.GetObjectAttributesResponse) -> str:
+    return document(
+        "GetObjectAttributesResponse",
+        optional("ETag", escape(value.etag))
+        + optional("Checksum", _checksum(value.checksum, kind=True))
+        + ("" if value.parts is None else _object_parts(value.parts))
+        + optional("StorageClass", escape(value.storage_class))
+        + ("" if value.size is None else f"<ObjectSize>{value.size}</ObjectSize>"),
+    )
+
+
+def _object_parts(value: d.ObjectParts) -> str:
+    parts = [
+        f"<Part><PartNumber>{number}</PartNumber><Size>{part.size}</Size>{_checksum(part.checksum, kind=False)}</Part>"
+        for number, part in enumerate(value.parts, value.part_number_marker + 1)
+    ]
+    return element(
+        "ObjectParts",
+        f"<PartsCount>{value.count}</PartsCount><PartNumberMarker>{value.part_number_marker}</PartNumberMarker>"
+        f"<NextPartNumberMarker>{value.part_number_marker + len(parts)}</NextPartNumberMarker>"
+        f"<MaxParts>{value.max_parts}</MaxParts><IsTruncated>{boolean(value.truncated)}</IsTruncated>" + "".join(parts),
+    )
+
+
+def _acl(value: d.OwnerFullControl) -> str:
+    who = f"<ID>{escape(value.owner.id)}</ID><DisplayName>{escape(value.owner.display_name)}</DisplayName>"
+    return document(
+        "AccessControlPolicy",
+        f"<Owner>{who}</Owner><AccessControlList><Grant>"
+        f'<Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="CanonicalUser">{who}</Grantee>'
+        "<Permission>FULL_CONTROL</Permission></Grant></AccessControlList>",
+    )
+
+
 def _copy_object(value: d.CopyObjectResult) -> str:
     modified = element("LastModified", timestamp(value.last_modified_ns))
     return document("CopyObjectResult", modified + _etag(value.etag) + _checksum(value.checksum, kind=True))
@@ -297,6 +331,8 @@ _WRITERS: Mapping[type, Callable[[Any], str]] = {
     d.ListBucketResult: _list_objects,
     d.ListBucketV2Result: _list_objects_v2,
     d.ListVersionsResult: _list_versions,
+    d.GetObjectAttributesResponse: _attributes,
+    d.OwnerFullControl: _acl,
     d.CopyObjectResult: _copy_object,
     d.CopyPartResult: _copy_part,
     d.InitiateMultipartUploadResult: _initiate,
