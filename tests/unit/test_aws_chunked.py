@@ -332,6 +332,13 @@ def test_a_malformed_stream(name: str, whole: bool) -> None:
         decoder.feed(UNSIGNED)
 
 
+def test_a_chunk_beyond_the_declared_length_is_refused_before_its_data() -> None:
+    decoder = AwsChunkedDecoder(decoded_length=5, verifier=None, trailer=True)
+    with pytest.raises(S3Error) as error:
+        decoder.feed(b"6\r\n")
+    assert error.value.code == "IncompleteBody"
+
+
 def test_a_small_chunk_is_named() -> None:
     decoder = AwsChunkedDecoder(decoded_length=8195, verifier=verifier(), trailer=False)
     with pytest.raises(S3Error) as error:

@@ -74,6 +74,7 @@ def test_an_access_key_may_hold_slashes_and_equals_signs() -> None:
     [
         (CREDENTIAL, "", "Credential is mal-formed"),
         (CREDENTIAL, "AKID", "Credential is mal-formed"),
+        ("us-east-1", "us-\udcff", "Credential is mal-formed"),
         (CREDENTIAL, CREDENTIAL[4:], "Credential is mal-formed"),
         ("20130524/", "2013052/", 'incorrect date format "2013052"'),
         ("20130524/", "20131324/", 'incorrect date format "20131324"'),
@@ -102,7 +103,7 @@ def test_a_malformed_authorization_header(old: str, new: str, part: str) -> None
         ("AWS4-ECDSA-P256-SHA256 Credential=x", "NotImplemented"),
         ("Basic dXNlcjpwYXNz", "InvalidArgument"),
         ("Bearer x", "InvalidArgument"),
-        ("", "InvalidArgument"),
+        ("AWS HAHAHA", "InvalidArgument"),
         ("AWS4-HMAC-SHA256", "AuthorizationHeaderMalformed"),
     ],
 )
@@ -156,7 +157,6 @@ def test_a_presigned_query_needs_every_parameter(name: str) -> None:
         ("Expires", "१", "should be a number"),
         ("Expires", "-", "should be a number"),
         ("Expires", "-1", "must be non-negative"),
-        ("Expires", "0", "at least 1 second"),
         ("Expires", "604801", "less than a week"),
         ("Expires", "9" * 10_000, "less than a week"),
     ],
@@ -168,8 +168,8 @@ def test_a_wrong_presigned_query(name: str, value: str, part: str) -> None:
     assert part in error.value.message
 
 
-@pytest.mark.parametrize(("value", "seconds"), [("1", 1), ("604800", 604800), ("0060", 60)])
-def test_expires_from_one_second_to_seven_days(value: str, seconds: int) -> None:
+@pytest.mark.parametrize(("value", "seconds"), [("0", 0), ("1", 1), ("604800", 604800), ("0060", 60)])
+def test_expires_up_to_seven_days(value: str, seconds: int) -> None:
     assert query(Expires=value).expires == seconds
 
 

@@ -122,9 +122,9 @@ def test_a_canonical_query_is_sorted_by_encoded_name_and_value() -> None:
 
 def test_header_values_are_trimmed_of_repeated_white_space_and_absent_ones_are_empty() -> None:
     canonical = sigv4.canonical_request(
-        "GET", "/", "", {"a": "b  c\td", "host": "h"}, ("a", "host", "zz"), "UNSIGNED-PAYLOAD"
+        "GET", "/", "", {"a": "b  c", "b": "d\te", "host": "h"}, ("a", "b", "host", "zz"), "UNSIGNED-PAYLOAD"
     )
-    assert canonical == b"GET\n/\n\na:b c d\nhost:h\nzz:\n\na;host;zz\nUNSIGNED-PAYLOAD"
+    assert canonical == b"GET\n/\n\na:b c\nb:d e\nhost:h\nzz:\n\na;b;host;zz\nUNSIGNED-PAYLOAD"
 
 
 def test_header_bytes_are_signed_as_they_came() -> None:
