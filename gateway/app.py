@@ -158,9 +158,7 @@ async def prepare(settings: Settings) -> FirstStart:
 
     Raises StorageError.
     """
-    store = open_store(
-        settings.data, map_bytes=settings.map_bytes, reserve_bytes=settings.reserve_bytes, exclusive=True
-    )
+    store = open_store(settings.data, map_bytes=settings.map_bytes, reserve_bytes=settings.reserve_bytes)
     try:
         access_key, secret_key = _ensure_root(AccessKeys(store.metadata, root=_root(settings)))
         made = []
