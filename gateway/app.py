@@ -121,7 +121,7 @@ def wire(settings: Settings, store: Store, loop: asyncio.AbstractEventLoop, *, u
         executor=executor,
         watchdog=watchdog,
         logs=[each for each in (access, audit) if each is not None],
-        upkeep=Upkeep(store.objects, stale_days=settings.stale_upload_days) if upkeep else None,
+        upkeep=Upkeep(store, stale_days=settings.stale_upload_days, clock=clock) if upkeep else None,
     )
     if gateway.upkeep is not None:
         gateway.upkeep.start()

@@ -19,7 +19,7 @@ from botocore.credentials import Credentials
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCESS_KEY = "AKIATESTTESTTEST"
-SECRET_KEY = "secret-of-the-tests"  # noqa: S105
+SECRET_KEY = "secret-of-the-tests"
 BUCKET = "test-bucket"
 
 
@@ -116,7 +116,9 @@ class Endpoint:
 
     @property
     def worker_pids(self) -> list[int]:
-        return [int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()]
+        return [
+            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ]
 
     def connect(self, timeout: float = 20) -> "Wire":
         return Wire(socket.create_connection(("127.0.0.1", self.port), timeout=timeout), self.port)
@@ -218,7 +220,14 @@ class Wire:
         return self.read(method)
 
     def signed(
-        self, method: str, path: str, body: bytes = b"", *, head_only: bool = False, absolute: bool = False, **headers: str
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        head_only: bool = False,
+        absolute: bool = False,
+        **headers: str,
     ) -> bytes:
         """The bytes of a signed request. Header names are given with "_" for "-"."""
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
