@@ -22,7 +22,9 @@ async def put_object(call: Call) -> Reply:
     algorithm = Claims.from_headers(headers).algorithm or DEFAULT_ALGORITHM
     condition = write_condition(headers)
     bucket = call.objects.bucket(call.bucket)
-    ingested = await call.ingest(algorithms=ALGORITHM_SETS[algorithm], durability=bucket.durability, md5=wants_md5(bucket))
+    ingested = await call.ingest(
+        algorithms=ALGORITHM_SETS[algorithm], durability=bucket.durability, md5=wants_md5(bucket)
+    )
     version = await call.objects.publish(
         call.bucket,
         call.key,

@@ -38,7 +38,9 @@ async def upload_part(call: Call) -> Reply:
     claims = Claims.from_headers(call.request.headers)
     algorithm = _part_algorithm(upload, claims)
     bucket = call.objects.bucket(call.bucket)
-    ingested = await call.ingest(algorithms=ALGORITHM_SETS[algorithm], durability=bucket.durability, md5=wants_md5(bucket))
+    ingested = await call.ingest(
+        algorithms=ALGORITHM_SETS[algorithm], durability=bucket.durability, md5=wants_md5(bucket)
+    )
     part = await _record(call, number, ingested, algorithm)
     headers = {"ETag": f'"{part.etag}"'}
     if part.checksum is not None and (claims.algorithm or upload.checksum_algorithm):
