@@ -18,6 +18,9 @@ from s3verbs.gateway.config import Settings
 from s3verbs.gateway.setting_types import Address
 from s3verbs.gateway.supervisor import StartError, Supervisor, WorkerSeat, bind, lock_data
 
+CLOSE_SECONDS = 5.0
+"""What a worker may take to end after its last request."""
+
 METRICS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -25,7 +28,7 @@ def serve(settings: Settings, *, show_lmcache: bool = False) -> int:
     """Until stopped; the exit code. Raises StartError."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     _check_files(settings)
-    locks = lock_data(settings.data)
+    locks = lock_data(settings.data, settings.drain_timeout + CLOSE_SECONDS)
     listeners = [bind(address) for address in settings.listen]
     metrics_listener = bind(settings.metrics_listen) if settings.metrics_listen is not None else None
     first = _in_child(lambda: _prepare(settings))
