@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
+from urllib.parse import quote
 
 from tests.integration.endpoint import BUCKET, Response, Wire
 
@@ -314,7 +315,7 @@ def listed(wire: Wire, prefix: str = "") -> dict[str, str]:
     while True:
         target = f"/{BUCKET}?list-type=2&max-keys=100&prefix={prefix}"
         if token:
-            target += f"&continuation-token={token}"
+            target += f"&continuation-token={quote(token, safe='')}"
         response = wire.request("GET", target)
         assert response.status == 200, response.code
         for item in response.body.split(b"<Contents>")[1:]:
