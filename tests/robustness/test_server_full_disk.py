@@ -1,6 +1,7 @@
 """A server on a disk without room, without inodes, and with a metadata map that starts tiny."""
 
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -39,7 +40,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         point = tmp_path / f"disk{len(mounted)}"
         point.mkdir()
         if kind == "tmpfs":
-            _mount("-t", "tmpfs", "-o", f"size={size}" + (f",nr_inodes={inodes}" if inodes else ""), "tmpfs", str(point))
+            _mount(
+                "-t", "tmpfs", "-o", f"size={size}" + (f",nr_inodes={inodes}" if inodes else ""), "tmpfs", str(point)
+            )
         else:
             image = tmp_path / f"image{len(mounted)}"
             with image.open("wb") as file:
@@ -111,7 +114,9 @@ def test_a_full_disk_answers_507_and_deleting_makes_room_again(disk: Disk, kind:
             assert set(listed(wire)) == {*stored, "again"} - set(doomed)
         assert "Traceback" not in endpoint.errors
         assert endpoint.stop() == 0
-        checked = run("admin", "check", "--read-payloads", "--data", str(point / "data"), "--reserve-bytes", str(RESERVE))
+        checked = run(
+            "admin", "check", "--read-payloads", "--data", str(point / "data"), "--reserve-bytes", str(RESERVE)
+        )
         assert checked.returncode == 0, checked.stdout
 
 
@@ -232,3 +237,23 @@ def test_the_metadata_map_grows_under_load_of_two_workers(tmp_path: Path) -> Non
                 look(wire, key, [stored[key]])
         assert "Traceback" not in endpoint.errors
         assert endpoint.stop() == 0
+
+
+def test_a_full_disk_that_also_holds_the_temporary_files_takes_no_worker_down(disk: Disk) -> None:
+    """A page that a full disk cannot give to a shared mapping is a SIGBUS for whoever writes it."""
+    point = disk("ext4", 48 * MIB)
+    (point / "tmp").mkdir()
+    with Endpoint(
+        point / "data", "--reserve-bytes", str(RESERVE), workers=2, env={"TMPDIR": str(point / "tmp")}
+    ) as endpoint:
+        with endpoint.connect() as wire:
+            stored, _ = fill(wire, MIB)
+        _take_the_rest(point)
+        os.kill(endpoint.worker_pids[0], signal.SIGKILL)
+        assert wait_until(lambda: "died" in endpoint.errors)
+        for key in stored:
+            with endpoint.connect() as wire:
+                for request in ("GET", "HEAD", "DELETE"):
+                    assert wire.request(request, f"/{BUCKET}/{key}").status in (200, 204)
+                assert wire.request("GET", f"/{BUCKET}/{key}?tagging=").status in (404, 501)
+        assert endpoint.errors.count("died") == 1, endpoint.errors
