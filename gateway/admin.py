@@ -15,7 +15,7 @@ from s3verbs.gateway.auth.access_keys import AccessKey, AccessKeys
 from s3verbs.gateway.config import Settings
 from s3verbs.gateway.http.target import valid_bucket_name
 from s3verbs.gateway.supervisor import StartError
-from s3verbs.storage.check import check_store
+from s3verbs.storage.check import ORPHAN, check_store
 from s3verbs.storage.errors import BucketExists, BucketNotEmpty, BucketNotFound, StorageError
 from s3verbs.storage.model import Durability
 from s3verbs.storage.opening import Store, open_store
@@ -133,22 +133,24 @@ def _bucket_set_durability(store: Store, settings: Settings, options: argparse.N
 
 
 def _check(store: Store, settings: Settings, options: argparse.Namespace) -> int:
+    """1 when something is damaged, also when it was set aside. Orphan files are told but are no damage: a crash leaves
+    them, and the server's sweep takes them away."""
     report = check_store(store, read_payloads=options.read_payloads, repair=options.repair)
     for finding in report.findings:
-        sys.stdout.write(f"{finding.kind}\t{finding.where}\t{finding.remedy}\n")
+        done = "done: " if report.repaired else ""
+        sys.stdout.write(f"{finding.kind}\t{finding.where}\t{done}{finding.remedy}\n")
+    if report.records is not None:
+        sys.stdout.write(f"removed records\t{report.records}\n")
     counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(report.counts.items()))
     sys.stdout.write(f"checked: {counts or 'an empty store'}\n")
-    if report.clean:
-        sys.stdout.write("no damage found\n")
-        return 0
-    if report.repaired:
-        sys.stdout.write(f"{len(report.findings)} findings repaired; what was taken away is in {store.quarantine}\n")
-    else:
+    damaged = sum(finding.kind != ORPHAN for finding in report.findings)
+    orphans = len(report.findings) - damaged
+    sys.stdout.write(f"{damaged} damaged, {orphans} orphan files\n" if report.findings else "clean\n")
+    if damaged and not report.repaired:
         sys.stdout.write(
-            f"{len(report.findings)} findings; a server that writes meanwhile can cause some: "
-            "stop it and check again, with --repair to quarantine what is wrong\n"
+            "a server that writes meanwhile can cause findings: stop it and check again, with --repair to quarantine\n"
         )
-    return 1
+    return 1 if damaged else 0
 
 
 def _run(store: Store, change: Coroutine[Any, Any, object]) -> None:

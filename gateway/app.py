@@ -33,7 +33,7 @@ from s3verbs.gateway.operations import registry
 from s3verbs.gateway.routing import RouteTable
 from s3verbs.gateway.upkeep import Upkeep
 from s3verbs.gateway.watchdog import Watchdog
-from s3verbs.storage.errors import BucketExists
+from s3verbs.storage.errors import BucketNotFound
 from s3verbs.storage.model import BLOCK_SIZE
 from s3verbs.storage.opening import Store, open_store
 
@@ -164,10 +164,13 @@ async def prepare(settings: Settings) -> FirstStart:
         made = []
         for bucket in settings.buckets:
             try:
+                # Asked first: on a full disk a creation is refused before it can say that the bucket exists.
+                store.objects.bucket(bucket.name)
+            except BucketNotFound:
                 await store.objects.create_bucket(
                     bucket.name, owner="root", durability=bucket.durability, region=settings.region
                 )
-            except BucketExists:
+            else:
                 continue
             made.append(bucket.name)
         await store.objects.close()

@@ -183,6 +183,10 @@ class Wire:
         self._file.close()
         self.sock.close()
 
+    def again(self) -> "Wire":
+        """A second connection to the same server."""
+        return Wire(socket.create_connection(("127.0.0.1", self.port), timeout=20), self.port)
+
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
 
