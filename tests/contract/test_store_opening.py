@@ -92,6 +92,31 @@ async def test_several_processes_share_a_store_and_one_may_have_it_alone(tmp_pat
     opened(tmp_path).close()
 
 
+def test_processes_that_make_a_store_at_once_make_one(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from s3verbs.storage.opening import open_store
+sys.stdin.read(1)
+store = open_store([Path(folder) for folder in sys.argv[1:]], map_bytes=1 << 24)
+print(store.uuid)
+store.close()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(s3verbs.__file__).parents[1])}
+    command = [sys.executable, "-c", script, str(tmp_path / "one"), str(tmp_path / "two")]
+    makers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
+        for _ in range(4)
+    ]
+    for maker in makers:
+        assert maker.stdin is not None
+        maker.stdin.write("x")
+        maker.stdin.flush()
+    said = {maker.communicate()[0] for maker in makers}
+    assert [maker.returncode for maker in makers] == [0] * 4
+    assert len(said) == 1
+
+
 async def test_only_the_last_process_notes_a_clean_stop(tmp_path: Path) -> None:
     def marked() -> bool:
         seen = opened(tmp_path, read_only=True)
