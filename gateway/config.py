@@ -207,7 +207,7 @@ def render(loaded: Loaded) -> str:
         lines.append(f"# {item.metadata['help']}; {item.metadata['allowed']}")
         if name in SECRET and value:
             lines.append(f"# {name} is set and not shown    # {loaded.sources[name]}")
-        elif value is None or value == "":
+        elif value == "" or (value is None and item.metadata["parse"] is types.path):
             lines.append(f"# {name} is not set    # {loaded.sources[name]}")
         else:
             lines.append(f"{name} = {types.to_toml(value)}    # {loaded.sources[name]}")

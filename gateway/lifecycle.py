@@ -95,7 +95,7 @@ class Lifecycle:
         error = S3Error(code, message or None)
         request_id = self._parts.ids.next()
         self._parts.observer.refused(connection.remote, request_id, error.status, code)
-        return self._error_response(error, "", request_id, keep_alive=False)
+        return b"".join(self._error_response(error, "", request_id, keep_alive=False))
 
     async def _run(self, exchange: Exchange) -> None:
         try:
@@ -254,7 +254,7 @@ class Lifecycle:
         try:
             self.settle_keep_alive(exchange)
             exchange.status = failure.status
-            data = self._error_response(
+            head, body = self._error_response(
                 failure,
                 _resource(exchange),
                 exchange.id,
@@ -263,7 +263,8 @@ class Lifecycle:
                 method=exchange.method,
                 object_read=exchange.method == "GET" and exchange.operation in _OBJECT_READS,
             )
-            write(exchange, data)
+            exchange.bytes_out += len(body)
+            write(exchange, head + body)
             await drained(exchange, self.body_timeout)
         except ConnectionError:
             exchange.abort()
@@ -298,7 +299,7 @@ class Lifecycle:
         http11: bool = True,
         method: str = "",
         object_read: bool = False,
-    ) -> bytes:
+    ) -> tuple[bytes, bytes]:
         headers = dict(failure.headers)
         body = b""
         length: int | None = None
@@ -323,7 +324,7 @@ class Lifecycle:
             keep_alive=keep_alive,
             http11=http11,
         )
-        return head + body
+        return head, body
 
 
 def _timeout(exchange: Exchange) -> S3Error | None:
