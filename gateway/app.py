@@ -34,7 +34,7 @@ from s3verbs.gateway.operations import registry
 from s3verbs.gateway.routing import RouteTable
 from s3verbs.gateway.upkeep import Upkeep
 from s3verbs.gateway.watchdog import Watchdog
-from s3verbs.storage.errors import BucketExists
+from s3verbs.storage.errors import BucketNotFound
 from s3verbs.storage.model import BLOCK_SIZE
 from s3verbs.storage.opening import Store, open_store
 
@@ -122,7 +122,7 @@ def wire(settings: Settings, store: Store, loop: asyncio.AbstractEventLoop, *, u
         executor=executor,
         watchdog=watchdog,
         logs=[each for each in (access, audit) if each is not None],
-        upkeep=Upkeep(store.objects, stale_days=settings.stale_upload_days) if upkeep else None,
+        upkeep=Upkeep(store, stale_days=settings.stale_upload_days, clock=clock) if upkeep else None,
     )
     if gateway.upkeep is not None:
         gateway.upkeep.start()
@@ -159,18 +159,19 @@ async def prepare(settings: Settings) -> FirstStart:
 
     Raises StorageError.
     """
-    store = open_store(
-        settings.data, map_bytes=settings.map_bytes, reserve_bytes=settings.reserve_bytes, exclusive=True
-    )
+    store = open_store(settings.data, map_bytes=settings.map_bytes, reserve_bytes=settings.reserve_bytes)
     try:
         access_key, secret_key = _ensure_root(AccessKeys(store.metadata, root=_root(settings)))
         made = []
         for bucket in settings.buckets:
             try:
+                # Asked first: on a full disk a creation is refused before it can say that the bucket exists.
+                store.objects.bucket(bucket.name)
+            except BucketNotFound:
                 await store.objects.create_bucket(
                     bucket.name, owner=ROOT_ACCOUNT, durability=bucket.durability, region=settings.region
                 )
-            except BucketExists:
+            else:
                 continue
             made.append(bucket.name)
         await store.objects.close()

@@ -122,7 +122,12 @@ class Settings:
         (),
         many=True,
     )
-    rdma: str = _setting(types.rdma, "off or auto; required is refused while there is no RDMA transport", "RDMA data path: auto serves HTTP and says why RDMA is off", "off")
+    rdma: str = _setting(
+        types.rdma,
+        "off or auto; required is refused while there is no RDMA transport",
+        "RDMA data path: auto serves HTTP and says why RDMA is off",
+        "off",
+    )
 
     def check(self) -> None:
         """What involves several settings. Raises ConfigError."""
@@ -202,7 +207,7 @@ def render(loaded: Loaded) -> str:
         lines.append(f"# {item.metadata['help']}; {item.metadata['allowed']}")
         if name in SECRET and value:
             lines.append(f"# {name} is set and not shown    # {loaded.sources[name]}")
-        elif value is None or value == "":
+        elif value == "" or (value is None and item.metadata["parse"] is types.path):
             lines.append(f"# {name} is not set    # {loaded.sources[name]}")
         else:
             lines.append(f"{name} = {types.to_toml(value)}    # {loaded.sources[name]}")

@@ -39,6 +39,9 @@ from s3verbs.storage.errors import StorageError
 FIRST_BYTE_SECONDS = 2.5
 """A GET that has not begun to answer by then is told SlowDown: clients of this kind give up after 3 s."""
 
+_OBJECT_READS = frozenset({"GetObject", ""})
+"""Operations whose answer a client may take for object bytes; "" is a GET that failed before it was routed."""
+
 DRAIN_BYTES = 1 << 20
 """An unread body of at most this much is read and dropped, so that the connection can be kept."""
 
@@ -79,6 +82,7 @@ class Lifecycle:
         exchange.task = asyncio.current_task()
         parts.watchdog.exchanges.add(exchange)
         parts.observer.started()
+        exchange.connection.fail_broken_body(request)
         try:
             await self._run(exchange)
         finally:
@@ -91,7 +95,7 @@ class Lifecycle:
         error = S3Error(code, message or None)
         request_id = self._parts.ids.next()
         self._parts.observer.refused(connection.remote, request_id, error.status, code)
-        return self._error_response(error, "", request_id, keep_alive=False)
+        return b"".join(self._error_response(error, "", request_id, keep_alive=False))
 
     async def _run(self, exchange: Exchange) -> None:
         try:
@@ -258,15 +262,17 @@ class Lifecycle:
         try:
             self.settle_keep_alive(exchange)
             exchange.status = failure.status
-            data = self._error_response(
+            head, body = self._error_response(
                 failure,
                 _resource(exchange),
                 exchange.id,
                 keep_alive=exchange.keep_alive,
                 http11=exchange.http11,
                 method=exchange.method,
+                object_read=exchange.method == "GET" and exchange.operation in _OBJECT_READS,
             )
-            write(exchange, data)
+            exchange.bytes_out += len(body)
+            write(exchange, head + body)
             await drained(exchange, self.body_timeout)
         except ConnectionError:
             exchange.abort()
@@ -300,11 +306,12 @@ class Lifecycle:
         keep_alive: bool,
         http11: bool = True,
         method: str = "",
-    ) -> bytes:
+        object_read: bool = False,
+    ) -> tuple[bytes, bytes]:
         headers = dict(failure.headers)
         body = b""
         length: int | None = None
-        if failure.status >= 500 and method == "GET":
+        if failure.status >= 500 and object_read:
             # NIXL's client counts the body of an error as object bytes, and then fails although its retry succeeds.
             headers["x-amz-error-code"] = failure.code
             headers["x-amz-error-message"] = failure.message
@@ -325,7 +332,7 @@ class Lifecycle:
             keep_alive=keep_alive,
             http11=http11,
         )
-        return head + body
+        return head, body
 
 
 def _timeout(exchange: Exchange) -> S3Error | None:
