@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.integration.endpoint import BUCKET, Endpoint, run
+from tests.integration.endpoint import ACCESS_KEY, BUCKET, Endpoint, run
 
 SECRET = "secret-of-another-account"
 
@@ -62,17 +62,24 @@ def test_an_account_has_its_own_buckets_and_root_has_all(endpoint: Endpoint) -> 
     assert root.get_bucket_acl(Bucket="bucket-of-a")["Owner"] == {"ID": "team-a", "DisplayName": "team-a"}
 
 
-def test_a_copy_needs_both_sides_and_a_denied_source_is_in_the_audit_log(endpoint: Endpoint) -> None:
+def test_a_copy_needs_both_sides_and_both_are_in_the_audit_log(endpoint: Endpoint) -> None:
     root, b = endpoint.client(), client(endpoint, "team-b")
     root.put_object(Bucket=BUCKET, Key="source", Body=b"root's")
     b.create_bucket(Bucket="bucket-of-b")
     assert code(b.copy_object, Bucket="bucket-of-b", Key="key", CopySource=f"{BUCKET}/source") == "AccessDenied"
     assert code(b.head_object, Bucket="bucket-of-b", Key="key") == "404"
+    root.copy_object(Bucket="bucket-of-b", Key="key", CopySource=f"{BUCKET}/source")
     endpoint.stop()
     lines = [json.loads(line) for line in (endpoint.data.parent / "audit.log").read_text().splitlines()]
-    denied = [line for line in lines if line["decision"] == "denied" and line["operation"] == "CopyObject"]
-    assert [(line["access_key"], line["action"], line["resource"]) for line in denied] == [
-        ("KEY-team-b", "s3:GetObject", f"arn:aws:s3:::{BUCKET}/source")
+    copies = [line for line in lines if line["operation"] == "CopyObject"]
+    assert [(line["access_key"], line["action"], line["resource"], line["decision"]) for line in copies] == [
+        (who, action, f"arn:aws:s3:::{resource}", decision)
+        for who, action, resource, decision in (
+            ("KEY-team-b", "s3:PutObject", "bucket-of-b/key", "allowed"),
+            ("KEY-team-b", "s3:GetObject", f"{BUCKET}/source", "denied"),
+            (ACCESS_KEY, "s3:PutObject", "bucket-of-b/key", "allowed"),
+            (ACCESS_KEY, "s3:GetObject", f"{BUCKET}/source", "allowed"),
+        )
     ]
 
 
