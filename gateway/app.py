@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +34,7 @@ from s3verbs.gateway.operations import registry
 from s3verbs.gateway.routing import RouteTable
 from s3verbs.gateway.upkeep import Upkeep
 from s3verbs.gateway.watchdog import Watchdog
-from s3verbs.storage.errors import BucketExists
+from s3verbs.storage.errors import BucketNotFound
 from s3verbs.storage.model import BLOCK_SIZE
 from s3verbs.storage.opening import Store, open_store
 
@@ -163,12 +164,13 @@ async def prepare(settings: Settings) -> FirstStart:
         access_key, secret_key = _ensure_root(AccessKeys(store.metadata, root=_root(settings)))
         made = []
         for bucket in settings.buckets:
-            try:
-                await store.objects.create_bucket(
-                    bucket.name, owner="root", durability=bucket.durability, region=settings.region
-                )
-            except BucketExists:
+            # Looked for first: on a full drive nothing can be written, and the server must start all the same.
+            with suppress(BucketNotFound):
+                store.objects.bucket(bucket.name)
                 continue
+            await store.objects.create_bucket(
+                bucket.name, owner="root", durability=bucket.durability, region=settings.region
+            )
             made.append(bucket.name)
         await store.objects.close()
     finally:
