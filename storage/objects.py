@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from s3verbs.storage import keys, listing, uploads
 from s3verbs.storage.commits import Commits, Outcome
@@ -45,6 +46,11 @@ _log = logging.getLogger(__name__)
 
 ABORTED_ROWS = 10_000
 """About as many part records are removed in one transaction when many uploads are aborted."""
+
+LARGE_RECORD = 4096
+"""Versions of so many parts that they are remembered, a few: 10,000 parts take 50 ms to decode."""
+
+_decode_large_version = lru_cache(maxsize=8)(decode_version)
 
 
 class ObjectStore:
@@ -155,7 +161,7 @@ class ObjectStore:
             record = transaction.get(Table.OBJECTS, keys.object_key(bucket_id, key))
         if record is None:
             raise ObjectNotFound(key)
-        return decode_version(record)
+        return decode_version(record) if len(record) < LARGE_RECORD else _decode_large_version(record)
 
     async def open(self, bucket: str, key: str, version: Version) -> ObjectReader:
         """Open what lookup gave. When the object was replaced in between, the new one is opened: use `reader.version`.
