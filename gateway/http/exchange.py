@@ -24,9 +24,9 @@ class Exchange:
     """A request in progress. Used only on the loop thread.
 
     `committed` is set once a byte of the response is out: from then on a failure can only abort the connection.
-    `keep_alive` is cleared by whatever makes the connection unusable. `started` is perf_counter's time, `deadline` the loop's; past it the watchdog
-    sets `expired` to `wait` and cancels `task`. `secure` says whether this connection is TLS,
-    `secure_client` whether the client's is, which may end at a proxy.
+    `keep_alive` is cleared by whatever makes the connection unusable. `started` is perf_counter's time, `deadline` the
+    loop's; past it the watchdog sets `expired` to `wait` and cancels `task`. `secure` says whether this connection is
+    TLS, `secure_client` whether the client's is, which may end at a proxy.
     """
 
     __slots__ = (

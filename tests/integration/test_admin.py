@@ -70,8 +70,14 @@ def test_check_finds_nothing_in_a_sound_store_and_damage_where_there_is(tmp_path
         refused = admin(endpoint, "check", "--repair")
         assert refused.returncode == 2
         assert "stop the server first" in refused.stderr
-    large = max((path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 200_000
-                 and "metadata" not in path.parts), key=lambda path: path.stat().st_mtime_ns)
+    large = max(
+        (
+            path
+            for path in tmp_path.rglob("*")
+            if path.is_file() and path.stat().st_size > 200_000 and "metadata" not in path.parts
+        ),
+        key=lambda path: path.stat().st_mtime_ns,
+    )
     with large.open("r+b") as file:
         file.seek(1000)
         file.write(b"damage!")

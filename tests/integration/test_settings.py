@@ -43,10 +43,14 @@ def test_data_and_bucket(tmp_path: Path) -> None:
 
 @proves("listen", "workers", "metrics_listen")
 def test_listen_workers_and_metrics_listen(tmp_path: Path) -> None:
-    with Endpoint(tmp_path, "--listen", "127.0.0.1:0", "--listen", "[::1]:0", "--metrics-listen", "off", workers=3) as one:
+    with Endpoint(
+        tmp_path, "--listen", "127.0.0.1:0", "--listen", "[::1]:0", "--metrics-listen", "off", workers=3
+    ) as one:
         assert len(one.worker_pids) == 3
         assert one.metrics_port == 0
-        ports = [int(part.rpartition(":")[2]) for part in one.banner.partition("endpoint")[2].splitlines()[0].split(",")]
+        ports = [
+            int(part.rpartition(":")[2]) for part in one.banner.partition("endpoint")[2].splitlines()[0].split(",")
+        ]
         assert urllib_status(f"http://127.0.0.1:{ports[0]}/") == 403
         assert urllib_status(f"http://[::1]:{ports[1]}/") == 403
     with Endpoint(tmp_path, "--metrics-listen", "127.0.0.1:0") as two:
@@ -109,9 +113,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     certificate, private = folder / "cert.pem", folder / "key.pem"
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     private.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return certificate, private
 
@@ -163,9 +165,7 @@ def test_root_keys_come_from_the_file(tmp_path: Path) -> None:
 @proves("access_log", "audit_log")
 def test_logs_go_to_files_that_can_be_rotated(tmp_path: Path) -> None:
     access, audit = tmp_path / "access.log", tmp_path / "audit.log"
-    with Endpoint(
-        tmp_path / "data", "--access-log", str(access), "--audit-log", str(audit), workers=2
-    ) as endpoint:
+    with Endpoint(tmp_path / "data", "--access-log", str(access), "--audit-log", str(audit), workers=2) as endpoint:
         with endpoint.connect() as wire:
             assert wire.request("GET", "/").status == 200
         lines = eventually(access)
