@@ -63,9 +63,6 @@ class Endpoint:
         ]
         root = {"S3VERBS_ROOT_ACCESS_KEY": ACCESS_KEY, "S3VERBS_ROOT_SECRET_KEY": SECRET_KEY} if keys else {}
         self._environment = environment({**root, **env})
-        outputs = Path(tempfile.mkdtemp(prefix="s3verbs-test-"))
-        self._stdout = outputs / "stdout"
-        self._stderr = outputs / "stderr"
         self.banner = ""
         self.port = 0
         self.metrics_port = 0
@@ -79,6 +76,9 @@ class Endpoint:
         shutil.rmtree(self._stdout.parent)
 
     def start(self) -> None:
+        outputs = Path(tempfile.mkdtemp(prefix="s3verbs-test-"))
+        self._stdout = outputs / "stdout"
+        self._stderr = outputs / "stderr"
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "s3verbs.gateway", *self._arguments],
