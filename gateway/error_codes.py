@@ -34,7 +34,6 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "EntityTooLarge": ErrorCode(400, "Your proposed upload exceeds the maximum allowed object size."),
     "EntityTooSmall": ErrorCode(400, "Your proposed upload is smaller than the minimum allowed object size."),
     "ExpiredToken": ErrorCode(400, "The provided token has expired."),
-    "ExpectationFailed": ErrorCode(417, "The Expect header of the request holds something other than 100-continue."),
     "IllegalLocationConstraintException": ErrorCode(
         400,
         "The unspecified location constraint is incompatible for the region specific endpoint this request was sent to.",
@@ -75,6 +74,9 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "InvalidToken": ErrorCode(400, "The provided token is malformed or otherwise invalid."),
     "InvalidURI": ErrorCode(400, "Couldn't parse the specified URI."),
     "KeyTooLongError": ErrorCode(400, "Your key is too long"),
+    "MalformedACLError": ErrorCode(
+        400, "The XML you provided was not well-formed or did not validate against our published schema"
+    ),
     "MalformedPOSTRequest": ErrorCode(400, "The body of your POST request is not well-formed multipart/form-data."),
     "MalformedTrailerError": ErrorCode(
         400, "The request contained trailing data that was not well-formed or did not conform to our published schema."

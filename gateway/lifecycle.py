@@ -193,7 +193,15 @@ class Lifecycle:
             parts.datapath.objects,
             parts.clock,
             parts.settings,
+            lambda action, bucket, key: self._authorize_other(exchange, verified, action, bucket, key),
         )
+
+    def _authorize_other(self, exchange: Exchange, verified: Verified, action: str, bucket: str, key: str) -> None:
+        try:
+            self._parts.authorizer.check(verified.principal, action, bucket, key)
+        except S3Error as error:
+            self._parts.observer.denied(exchange, action, error.code, f"{bucket}/{key}")
+            raise
 
     async def respond(self, exchange: Exchange, reply: Reply) -> None:
         """Send a reply. Closes the reader of its content, whatever happens."""
@@ -348,9 +356,8 @@ def _timeout(exchange: Exchange) -> S3Error | None:
 
 
 def _expect(exchange: Exchange, value: str, headers: Mapping[str, str]) -> None:
-    if value.lower() != "100-continue":
-        raise S3Error("ExpectationFailed")
-    if not exchange.http11:
+    # AWS ignores an expectation that it does not know; RFC 9110, 10.1.1, leaves it free to.
+    if value.lower() != "100-continue" or not exchange.http11:
         return
     if headers.get(names.CONTENT_LENGTH, "") == "0":
         # Clients that send it with an empty body wait for the answer all the same.

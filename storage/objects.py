@@ -97,10 +97,12 @@ class ObjectStore:
         with self._metadata.read() as transaction:
             return find_bucket(transaction, name)
 
-    def buckets(self, prefix: str = "", start_after: str = "", limit: int = 10_000) -> tuple[list[Bucket], bool]:
-        """A page in name order, and whether there are more."""
+    def buckets(
+        self, prefix: str = "", start_after: str = "", limit: int = 10_000, *, owner: str = ""
+    ) -> tuple[list[Bucket], bool]:
+        """A page in name order, and whether there are more; with `owner`, only that owner's buckets."""
         with self._metadata.read() as transaction:
-            return listing.list_buckets(transaction, prefix=prefix, start_after=start_after, limit=limit)
+            return listing.list_buckets(transaction, prefix=prefix, start_after=start_after, limit=limit, owner=owner)
 
     async def create_bucket(
         self, name: str, *, owner: str, durability: Durability = Durability.STRICT, region: str = ""

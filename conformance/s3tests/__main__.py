@@ -120,6 +120,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--tenant", default="", help="ACCESS:SECRET of a third account (default: the main one)")
     parser.add_argument("--profile", default="s3verbs", help="the expected list, conformance/s3tests/expected/NAME.txt")
     parser.add_argument("--select", default="", help="a pytest -k expression")
+    parser.add_argument("--report", type=Path, help="keep the JUnit report of the run in this file")
     parser.add_argument("--update", action="store_true", help="write the passing tests as the expected list")
     options = parser.parse_args(arguments)
 
@@ -136,7 +137,8 @@ def main(arguments: list[str]) -> int:
     for section in ("iam", "iam root", "iam alt root"):
         who[section] = who["s3 main"]
     with tempfile.TemporaryDirectory(prefix="s3verbs-s3tests-") as folder:
-        ini, report = Path(folder) / "s3tests.ini", Path(folder) / "report.xml"
+        ini = Path(folder) / "s3tests.ini"
+        report = (options.report or Path(folder) / "report.xml").resolve()
         with ini.open("w") as file:
             configuration(options.endpoint, who).write(file)
         command = [

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from s3verbs.gateway.auth.authorizer import Authorizer
 from s3verbs.gateway.auth.principal import Principal
 from s3verbs.gateway.checksums import Claims, Digests, verify
 from s3verbs.gateway.errors import S3Error
@@ -158,6 +159,7 @@ class Endpoint:
             objects=self.objects,
             clock=lambda: self.now,
             settings=self.settings,
+            authorize=lambda action, bucket, key: Authorizer(self.objects.bucket).check(principal, action, bucket, key),
         )
 
     async def run(
