@@ -42,6 +42,14 @@ def run(*arguments: str, env: Mapping[str, str] = {}, timeout: float = 60) -> su
     )
 
 
+class Signer(S3SigV4Auth):
+    """botocore's, which signs the payload hash that `context` names instead of the body's, as other SDKs can."""
+
+    def payload(self, request: AWSRequest) -> str:
+        named = request.context.get("payload_hash")
+        return named if named else str(super().payload(request))
+
+
 class Endpoint:
     """A server process with its workers. Use as a context manager."""
 
@@ -221,7 +229,8 @@ class Wire:
         request = AWSRequest(method, f"http://127.0.0.1:{self.port}{path}", headers=dict(fields), data=body)
         if "x-amz-content-sha256" not in fields and not body:
             request.headers["x-amz-content-sha256"] = EMPTY_SHA256
-        S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(request)
+        request.context["payload_hash"] = fields.get("x-amz-content-sha256")
+        Signer(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(request)
         target = f"http://127.0.0.1:{self.port}{path}" if absolute else path
         lines = [f"{method} {target} HTTP/1.1", f"Host: 127.0.0.1:{self.port}"]
         lines += [f"{name}: {value}" for name, value in request.headers.items() if name.lower() != "host"]
