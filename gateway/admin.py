@@ -1,13 +1,14 @@
 """`s3verbs admin`: access keys, buckets and the consistency check, on the store itself.
 
 The store may be in use by a running server: LMDB is shared between processes, and a change is seen by the server's
-next request. Only the check wants it alone.
+next request.
 """
 
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from s3verbs.gateway.access_log import timestamp
 from s3verbs.gateway.auth.access_keys import AccessKey, AccessKeys
@@ -27,12 +28,15 @@ class AdminError(Exception):
 def run(settings: Settings, options: argparse.Namespace) -> int:
     """Run one command: 0 done, 1 refused or damage found. Raises StartError when the store cannot be opened."""
     command = _COMMANDS[options.action]
+    check = options.action == "check"
     try:
         store = open_store(
             settings.data,
             map_bytes=settings.map_bytes,
             reserve_bytes=settings.reserve_bytes,
-            exclusive=options.action == "check",
+            # Repair takes away what nothing refers to, which a running server may just be about to refer to.
+            exclusive=check and options.repair,
+            read_only=check and not options.repair,
         )
     except StorageError as error:
         raise StartError(str(error)) from error
@@ -86,8 +90,9 @@ def _bucket_create(store: Store, settings: Settings, options: argparse.Namespace
         )
     durability = Durability(options.durability)
     try:
-        asyncio.run(
-            store.objects.create_bucket(options.bucket, owner="root", durability=durability, region=settings.region)
+        _run(
+            store,
+            store.objects.create_bucket(options.bucket, owner="root", durability=durability, region=settings.region),
         )
     except BucketExists:
         raise AdminError(f"bucket {options.bucket!r}: exists already") from None
@@ -108,7 +113,7 @@ def _bucket_list(store: Store, settings: Settings, options: argparse.Namespace) 
 
 def _bucket_delete(store: Store, settings: Settings, options: argparse.Namespace) -> int:
     try:
-        asyncio.run(store.objects.delete_bucket(options.bucket))
+        _run(store, store.objects.delete_bucket(options.bucket))
     except BucketNotFound:
         raise AdminError(f"bucket {options.bucket!r}: there is none of that name") from None
     except BucketNotEmpty:
@@ -120,7 +125,7 @@ def _bucket_delete(store: Store, settings: Settings, options: argparse.Namespace
 def _bucket_set_durability(store: Store, settings: Settings, options: argparse.Namespace) -> int:
     durability = Durability(options.durability)
     try:
-        asyncio.run(store.objects.update_bucket(options.bucket, durability=durability))
+        _run(store, store.objects.update_bucket(options.bucket, durability=durability))
     except BucketNotFound:
         raise AdminError(f"bucket {options.bucket!r}: there is none of that name") from None
     sys.stdout.write(f"{options.bucket}\t{durability.value}\n")
@@ -136,11 +141,28 @@ def _check(store: Store, settings: Settings, options: argparse.Namespace) -> int
         sys.stdout.write(f"{finding.kind}\t{finding.where}\t{done}{finding.remedy}\n")
     if report.records is not None:
         sys.stdout.write(f"removed records\t{report.records}\n")
-    sys.stdout.write(", ".join(f"{name} {count}" for name, count in sorted(report.counts.items())) + "\n")
+    counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(report.counts.items()))
+    sys.stdout.write(f"checked: {counts or 'an empty store'}\n")
     damaged = sum(finding.kind != ORPHAN for finding in report.findings)
     orphans = len(report.findings) - damaged
     sys.stdout.write(f"{damaged} damaged, {orphans} orphan files\n" if report.findings else "clean\n")
+    if damaged and not report.repaired:
+        sys.stdout.write(
+            "a server that writes meanwhile can cause findings: stop it and check again, with --repair to quarantine\n"
+        )
     return 1 if damaged else 0
+
+
+def _run(store: Store, change: Coroutine[Any, Any, object]) -> None:
+    """Run a change to its end, reclaim included."""
+
+    async def until_done() -> None:
+        try:
+            await change
+        finally:
+            await store.objects.close()
+
+    asyncio.run(until_done())
 
 
 _Command = Callable[[Store, Settings, argparse.Namespace], int]
@@ -151,9 +173,9 @@ _COMMANDS: Mapping[str, _Command] = {
     "key-disable": _key_change(AccessKeys.disable, "Inactive"),
     "key-enable": _key_change(AccessKeys.enable, "Active"),
     "key-delete": _key_change(lambda keys, access_key: keys.delete(access_key), "deleted"),
+    "check": _check,
     "bucket-create": _bucket_create,
     "bucket-list": _bucket_list,
     "bucket-delete": _bucket_delete,
     "bucket-set-durability": _bucket_set_durability,
-    "check": _check,
 }

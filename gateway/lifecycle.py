@@ -82,6 +82,7 @@ class Lifecycle:
         exchange.task = asyncio.current_task()
         parts.watchdog.exchanges.add(exchange)
         parts.observer.started()
+        exchange.connection.fail_broken_body(request)
         try:
             await self._run(exchange)
         finally:

@@ -126,7 +126,7 @@ def main(arguments: list[str]) -> int:
                                     flush=True,
                                 )
                                 time.sleep(0.2)
-                except peers.PeerUnavailableError as missing:
+                except peers.PeerUnavailable as missing:
                     running[name] = str(missing)
                     print(f"{name}: {missing}", file=sys.stderr)
         disk = statistics.median(rates)

@@ -24,7 +24,7 @@ ACCESS_KEY = "benchmarkbenchmark00"
 SECRET_KEY = "benchmark-secret-key-of-forty-characters"
 
 
-class PeerUnavailableError(Exception):
+class PeerUnavailable(Exception):
     """The peer's program is not on this machine; the message says how to install it."""
 
 
@@ -38,7 +38,7 @@ def program(name: str, *, install: str, extra: tuple[Path, ...] = ()) -> str:
     folders = os.pathsep.join([*map(str, extra), os.environ.get("PATH", ""), "/usr/sbin"])
     found = shutil.which(name, path=folders)
     if not found:
-        raise PeerUnavailableError(f"{name} not found; {install}")
+        raise PeerUnavailable(f"{name} not found; {install}")
     return found
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from tests.integration.endpoint import ACCESS_KEY, EMPTY_SHA256, SECRET_KEY, Signer, Wire
+from tests.integration.endpoint import ACCESS_KEY, SECRET_KEY, Signer, Wire
 
+EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 SIGNED = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 SIGNED_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
@@ -28,7 +29,7 @@ class ChunkedPut:
             fields["x-amz-decoded-content-length"] = str(length)
         self._signer = Signer(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1")
         self._request = AWSRequest("PUT", f"http://127.0.0.1:{wire.port}{path}", headers=fields)
-        self._request.context["payload_hash"] = mode
+        self._signer.payload_hash = mode
         self._host = f"127.0.0.1:{wire.port}"
         self._signer.add_auth(self._request)
         self.signature = str(self._request.headers["Authorization"]).rpartition("=")[2]

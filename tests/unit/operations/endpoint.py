@@ -46,6 +46,10 @@ class Body:
             self.check()
         return self.data
 
+    @property
+    def claims_md5(self) -> bool:
+        return "content-md5" in self._headers
+
     def check(self) -> Digests:
         claims = Claims.from_headers(self._headers)
         digests = Digests(claims.algorithms, md5=True)
@@ -81,7 +85,7 @@ class MemoryIngest:
             data = await self._drain(source)
         if len(data) > limit:
             raise S3Error("EntityTooLarge")
-        digests = Digests(algorithms | {"CRC64NVME"}, md5=md5)
+        digests = Digests(algorithms | {"CRC64NVME"}, md5=md5 or self._body.claims_md5)
         digests.update(memoryview(data))
         if len(data) <= INLINE_LIMIT:
             payload = self._objects.inline_payload(data)
