@@ -35,6 +35,9 @@ class ChunkedPut:
         self.signature = str(self._request.headers["Authorization"]).rpartition("=")[2]
 
     def send(self, wire: Wire, body: bytes, *, http_chunks: int = 0) -> None:
+        wire.send(self.request(body, http_chunks=http_chunks))
+
+    def request(self, body: bytes, *, http_chunks: int = 0) -> bytes:
         """`http_chunks` is the size of HTTP's own chunks; without it the body is framed by Content-Length."""
         framing = "Transfer-Encoding: chunked" if http_chunks else f"Content-Length: {len(body)}"
         lines = [f"PUT {self._path} HTTP/1.1", f"Host: {self._host}", framing]
@@ -42,7 +45,7 @@ class ChunkedPut:
         if http_chunks:
             pieces = [body[start : start + http_chunks] for start in range(0, len(body), http_chunks)]
             body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
-        wire.send(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
+        return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
     # -- pieces --
 
