@@ -156,7 +156,7 @@ class Response:
         return self.headers.get("connection", "").lower() != "close"
 
 
-class _Signer(S3SigV4Auth):  # type: ignore[misc, unused-ignore]
+class Signer(S3SigV4Auth):  # type: ignore[misc, unused-ignore]
     """botocore's signer with a payload hash that the test chooses."""
 
     payload_hash = ""
@@ -236,7 +236,7 @@ class Wire:
         """The bytes of a signed request. Header names are given with "_" for "-"."""
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         request = AWSRequest(method, f"http://127.0.0.1:{self.port}{path}", headers=dict(fields), data=body)
-        signer = _Signer(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1")
+        signer = Signer(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1")
         signer.payload_hash = fields.get("x-amz-content-sha256", "")
         signer.add_auth(request)
         target = f"http://127.0.0.1:{self.port}{path}" if absolute else path
