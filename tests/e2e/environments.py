@@ -71,8 +71,9 @@ ENVIRONMENTS: dict[str, Environment] = {
     # aiobotocore pins botocore to a range that boto3's current releases are outside of.
     "s3fs": Environment(steps=(Step(("s3fs==2026.9.0", "aiobotocore==3.10.0")),), probe="s3fs"),
     "nixl": Environment(
-        steps=(Step((TORCH,)), Step(NIXL, bare=True), Step(("numpy==2.2.6",))),
-        probe="nixl._api",
+        # torch is needed for tensors only, and the wheel itself names no dependency that a plain buffer needs.
+        steps=(Step(("nixl-cu12==1.5.1", "numpy==2.2.6"), bare=True),),
+        probe="nixl_cu12._api",
     ),
     "lmcache": Environment(
         steps=(

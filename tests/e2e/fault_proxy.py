@@ -18,8 +18,8 @@ class Fault:
     """What happens to the next `times` requests of `method` whose target contains `target`.
 
     `status` answers with that status and `body` without asking the endpoint; `delay` waits that many seconds before
-    the request is passed on; `drop` closes the connection: "request" before the endpoint has seen it, "reply" after half of
-    the endpoint's answer was sent to the client.
+    the request is passed on; `drop` closes the connection: "request" before the endpoint has seen it, "reply" after the
+    endpoint has answered: half of an answer with a body gets through, nothing of one without.
     """
 
     method: str
@@ -146,7 +146,7 @@ class FaultProxy:
         encoded = response.encode()
         if fault is not None and fault.drop == "reply":
             note(0)
-            writer.write(encoded[: len(encoded) - max(1, len(response.body) // 2)])
+            writer.write(encoded[: len(encoded) // 2] if response.body else b"")
             await writer.drain()
             return False
         note(int(response.start.split(" ")[1]))

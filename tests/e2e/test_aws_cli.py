@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,8 @@ def test_sync_ls_and_rm(aws: Aws, observer: Any, bucket: str, tmp_path: Path) ->
         path = tmp_path / "up" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+        # sync compares with the time of the object, which S3 lists in whole seconds.
+        os.utime(path, (time.time() - 3600, time.time() - 3600))
     aws("s3", "sync", str(tmp_path / "up"), f"s3://{bucket}/tree")
     assert {name: read(observer, bucket, f"tree/{name}") for name in files} == files
     assert aws("s3", "sync", str(tmp_path / "up"), f"s3://{bucket}/tree") == "", "nothing changed, so nothing is sent"

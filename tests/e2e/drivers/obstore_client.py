@@ -47,8 +47,8 @@ def objects(endpoint: Any, bucket: str, sizes: list[int], checksum: str, style: 
     obstore.put(store, "once", b"first", mode="create")
     result["again"] = refused(obstore.put, store, "once", b"second", mode="create")
     etag = obstore.head(store, "once")["e_tag"]
-    obstore.put(store, "once", b"third", mode={"e_tag": etag, "version": None})
-    result["stale"] = refused(obstore.put, store, "once", b"fourth", mode={"e_tag": etag, "version": None})
+    obstore.put(store, "once", b"third", mode={"e_tag": etag})
+    result["stale"] = refused(obstore.put, store, "once", b"fourth", mode={"e_tag": etag})
     result["once"] = bytes(obstore.get(store, "once").bytes()).decode()
     obstore.copy(store, largest, "copy")
     result["copy"] = sha256(obstore.get(store, "copy").bytes())

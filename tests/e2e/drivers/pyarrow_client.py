@@ -33,7 +33,7 @@ def files(endpoint: Any, bucket: str, size: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     with s3.open_input_stream(big) as source:
         result["whole"] = sha256(source.read())
-        result["type"] = source.metadata().get(b"Content-Type", b"").decode()
+        result["type"] = source.metadata().get("Content-Type", b"").decode()
     with s3.open_input_file(big) as source:
         result["range"] = sha256(source.read_at(5000, size - 6000))
     s3.copy_file(big, f"{bucket}/dir/copy")

@@ -30,7 +30,7 @@ def files(endpoint: Any, bucket: str, size: int) -> dict[str, Any]:
     result = {
         "whole": sha256(fs.cat(big)),
         "tail": sha256(tail),
-        "many": {name.removeprefix(f"{bucket}/"): sha256(value) for name, value in fs.cat(f"{bucket}/deep", recursive=True).items()},
+        "many": {name.removeprefix(f"{bucket}/"): sha256(value) for name, value in fs.cat([big, small]).items()},
         "range": sha256(fs.cat_file(big, start=10, end=5010)),
         "info": [fs.info(big)["size"], fs.info(big)["type"], fs.info(f"{bucket}/deep")["type"]],
         "ls": sorted(name.removeprefix(f"{bucket}/") for name in fs.ls(f"{bucket}/deep")),
