@@ -56,5 +56,7 @@ def from_storage(error: storage.StorageError) -> S3Error:
             )
         case storage.StorageFull():
             return S3Error("InsufficientStorage")
+        case storage.StorageBusy():
+            return S3Error("SlowDown")
         case _:
             return S3Error("InternalError")

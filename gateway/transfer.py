@@ -3,11 +3,20 @@
 Digests of payloads are computed only here, in one pass, on an executor thread while the next buffer fills.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from s3verbs.storage.model import Durability, Payload
+from s3verbs.gateway.buffers import Buffer, BufferPool
+from s3verbs.gateway.checksums import Digests
+from s3verbs.gateway.errors import S3Error
+from s3verbs.storage.model import BLOCK_SIZE, INLINE_LIMIT, Durability, FilePayload, Payload
+from s3verbs.storage.objects import ObjectReader, ObjectStore
+from s3verbs.storage.payload import PayloadWriter
+
+T = TypeVar("T")
 
 
 class PayloadSource(Protocol):
@@ -18,11 +27,34 @@ class PayloadSource(Protocol):
     """
 
     length: int
-    trailers: Mapping[str, str]
+
+    @property
+    def trailers(self) -> Mapping[str, str]: ...
 
     async def receive(self, into: memoryview) -> int:
         """Fill some of `into`; the count of bytes, 0 at the end. Raises S3Error on a malformed, short or
         wrongly signed stream; after that the source is dead."""
+
+
+class PayloadSink(Protocol):
+    """Where an object's bytes go. `committed` is set once the client may have seen a byte: an error after that cannot
+    become an S3 error any more."""
+
+    @property
+    def committed(self) -> bool: ...
+
+    async def start(self, head: bytes) -> None:
+        """Take the response head; it may be sent together with the first bytes."""
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes; waits while the client is slow."""
+
+    async def send_file(self, fd: int, offset: int, length: int) -> None:
+        """Send [offset, offset + length) of a file; `fd` stays the caller's and is not used after the return, however
+        this ends. Raises EOFError when the file is shorter."""
+
+    async def finish(self) -> None:
+        """Everything is handed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +75,193 @@ class Ingested:
 class Ingest(Protocol):
     """Read the request's payload into storage. Bound to a request by `datapath`."""
 
-    async def __call__(self, *, algorithms: frozenset[str] = frozenset(), md5: bool = True, durability: Durability = Durability.STRICT, source: PayloadSource | None = None, limit: int = 5 << 30) -> Ingested:
+    async def __call__(
+        self,
+        *,
+        algorithms: frozenset[str] = frozenset(),
+        md5: bool = True,
+        durability: Durability = Durability.STRICT,
+        source: PayloadSource | None = None,
+        limit: int = 5 << 30,
+    ) -> Ingested:
         """`source` replaces the request's own body (CopyObject, UploadPartCopy).
 
         Verified before it returns, for the request's own body: the length, Content-MD5, x-amz-checksum-* by header and
         by trailer, x-amz-content-sha256. Raises S3Error (BadDigest, EntityTooLarge, IncompleteBody, InvalidDigest,
         MissingContentLength, XAmzContentSHA256Mismatch, InsufficientStorage, ...); nothing is kept then.
         """
+
+
+Verify = Callable[[Digests, Mapping[str, str]], None]
+"""(digests, trailers): raises S3Error when the payload is not what the request said."""
+
+
+async def ingest(
+    source: PayloadSource,
+    digests: Digests,
+    verify: Verify,
+    *,
+    objects: ObjectStore,
+    pool: BufferPool,
+    executor: Executor,
+    durability: Durability,
+) -> Payload:
+    """Read `source` to its end, digest it, verify it, and put it into storage: inline up to INLINE_LIMIT bytes.
+
+    At most two pool buffers are held. For a FilePayload of a STRICT bucket the bytes are on stable storage on return.
+    On any error, cancellation included, nothing is left behind.
+    """
+    if source.length <= INLINE_LIMIT:
+        return await _ingest_inline(source, digests, verify, objects)
+    durable = durability is Durability.STRICT
+    return await _FileIngest(source, digests, verify, objects, pool, executor, durable).run()
+
+
+async def _ingest_inline(source: PayloadSource, digests: Digests, verify: Verify, objects: ObjectStore) -> Payload:
+    # One byte more than announced, so that a longer stream is noticed and the end is seen.
+    whole = memoryview(bytearray(source.length + 1))
+    filled = 0
+    while filled <= source.length and (count := await source.receive(whole[filled:])):
+        filled += count
+    if filled != source.length:
+        raise S3Error("IncompleteBody")
+    data = bytes(whole[:filled])
+    digests.update(memoryview(data))
+    verify(digests, source.trailers)
+    return objects.inline_payload(data)
+
+
+class _FileIngest:
+    """One payload on its way into a file. While a buffer is digested and written on an executor thread, the next one
+    fills; with no second buffer free the two steps alternate."""
+
+    def __init__(
+        self,
+        source: PayloadSource,
+        digests: Digests,
+        verify: Verify,
+        objects: ObjectStore,
+        pool: BufferPool,
+        executor: Executor,
+        durable: bool,
+    ) -> None:
+        self._source = source
+        self._digests = digests
+        self._verify = verify
+        self._objects = objects
+        self._pool = pool
+        self._executor = executor
+        self._durable = durable
+        self._loop = asyncio.get_running_loop()
+        self._buffers: list[Buffer] = []
+        self._writer: PayloadWriter | None = None
+
+    async def run(self) -> Payload:
+        writing: asyncio.Future[None] | None = None
+        creating: asyncio.Future[PayloadWriter] | None = None
+        try:
+            self._buffers.append(await self._pool.acquire())
+            creating = self._loop.run_in_executor(self._executor, self._create)
+            left = self._source.length
+            turn = 0
+            while left:
+                buffer = self._buffers[turn]
+                count = await self._fill(buffer.view, min(left, BLOCK_SIZE))
+                left -= count
+                if self._writer is None:
+                    self._writer = await settle(creating)
+                if writing is not None:
+                    await settle(writing)
+                writing = self._loop.run_in_executor(self._executor, self._consume, self._writer, buffer.view[:count])
+                turn = await self._next_buffer(turn, left, writing)
+            await self._expect_end()
+            if writing is not None:
+                await settle(writing)
+            assert self._writer is not None
+            self._verify(self._digests, self._source.trailers)
+            return await self._seal(self._writer)
+        except BaseException:
+            if writing is not None:
+                await finished(writing)
+            if creating is not None:
+                await finished(creating)
+                if not creating.cancelled() and creating.exception() is None:
+                    creating.result().discard()
+            raise
+        finally:
+            for buffer in self._buffers:
+                self._pool.release(buffer)
+
+    async def _fill(self, view: memoryview, size: int) -> int:
+        filled = 0
+        receive = self._source.receive
+        while filled < size:
+            count = await receive(view[filled:size])
+            if not count:
+                raise S3Error("IncompleteBody")
+            filled += count
+        return filled
+
+    async def _next_buffer(self, turn: int, left: int, writing: asyncio.Future[None]) -> int:
+        if len(self._buffers) == 1:
+            second = self._pool.try_acquire() if left else None
+            if second is None:
+                await settle(writing)
+                return 0
+            self._buffers.append(second)
+        return 1 - turn
+
+    async def _expect_end(self) -> None:
+        if await self._source.receive(memoryview(bytearray(1))):
+            raise S3Error("IncompleteBody", "The request body is longer than its declared length.")
+
+    def _create(self) -> PayloadWriter:
+        return self._objects.create_payload(self._source.length, durable=self._durable)
+
+    def _consume(self, writer: PayloadWriter, chunk: memoryview) -> None:
+        self._digests.update(chunk)
+        writer.write(chunk)
+
+    async def _seal(self, writer: PayloadWriter) -> FilePayload:
+        sealing = self._loop.run_in_executor(self._executor, lambda: writer.seal(durable=self._durable))
+        try:
+            return await settle(sealing)
+        except asyncio.CancelledError:
+            if not sealing.cancelled() and sealing.exception() is None:
+                await self._objects.reclaim([sealing.result()])
+            raise
+
+
+async def deliver(reader: ObjectReader, offset: int, length: int, head: bytes, sink: PayloadSink) -> None:
+    """Send `head` and then [offset, offset + length) of the object. The reader stays open.
+
+    Raises StorageError or OSError; whether that can still become an S3 error is told by `sink.committed`.
+    """
+    await sink.start(head)
+    for segment in reader.segments(offset, length):
+        if segment.data is not None:
+            await sink.send(segment.data)
+        else:
+            await sink.send_file(segment.fd, segment.offset, segment.length)
+    await sink.finish()
+
+
+async def settle(future: "asyncio.Future[T]") -> T:
+    """Await executor work. When cancelled meanwhile, wait for it all the same before the cancellation goes on: the
+    thread still uses the caller's buffers and descriptors."""
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await finished(future)
+        raise
+
+
+async def finished(future: "asyncio.Future[T]") -> None:
+    """Wait until executor work is over, whatever comes of it, even when cancelled again."""
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError:
+            continue
+    if not future.cancelled():
+        future.exception()

@@ -11,8 +11,10 @@ StorageError
 ├── InvalidPart            a part named by CompleteMultipartUpload is absent or has another ETag
 ├── PartTooSmall           a part that is not the last is under 5 MiB
 ├── StorageFull            no room for a payload or for metadata; nothing was stored
+├── StorageBusy            out of descriptors or memory for the moment; the same call may succeed later
 ├── PayloadDamaged         stored bytes do not match their checksum, or the payload is missing
-└── StoreUnusable          the store cannot be opened: wrong format, another store's directory, no permission
+└── StoreUnusable          the store cannot be opened or written: wrong format, another store's directory, no
+                           permission, a failing drive
 """
 
 
@@ -70,9 +72,13 @@ class StorageFull(StorageError):
     """A payload directory or the metadata map has no room left; nothing was stored."""
 
 
+class StorageBusy(StorageError):
+    """The process or the host is out of descriptors or memory for the moment; nothing was stored."""
+
+
 class PayloadDamaged(StorageError):
     """Stored bytes do not match their checksum, or a payload file is missing."""
 
 
 class StoreUnusable(StorageError):
-    """The store cannot be opened; the message says what to change."""
+    """The store cannot be opened, or a payload directory cannot be written; the message says what to change."""

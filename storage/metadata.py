@@ -51,18 +51,19 @@ class MetadataStore(Protocol):
     def read(self) -> AbstractContextManager[ReadTransaction]:
         """A snapshot of all that was committed, by any process, before the call."""
 
-    async def write(self, change: Callable[[WriteTransaction], T]) -> T:
+    async def write(self, change: Callable[[WriteTransaction], T], *, frees_space: bool = False) -> T:
         """Run `change` on the writer thread and return its result once it is committed to stable storage.
 
         Concurrent changes share one commit (group commit). A change that raises changes nothing and its exception
         comes out here; the others of its group are unharmed. A change may be run more than once (after the map
         grew, or after another change of its group raised), so it must have no effect outside the transaction.
-        Cancelling the await does not undo a change that has been handed over.
+        Cancelling the await does not undo a change that has been handed over. A change that `frees_space` (a delete,
+        a reclaim) may use room that is kept for such changes on a full disk.
 
         Raises StorageFull when the disk or the map has no room.
         """
 
-    def write_now(self, change: Callable[[WriteTransaction], T]) -> T:
+    def write_now(self, change: Callable[[WriteTransaction], T], *, frees_space: bool = False) -> T:
         """The same on the calling thread, for commands and start-up: blocking."""
 
     def close(self) -> None:

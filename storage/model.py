@@ -25,6 +25,11 @@ NULL_VERSION = "null"
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
+def _empty() -> Mapping[str, str]:
+    # A factory: Python 3.11 takes a MappingProxyType, which has no hash there, for a mutable default.
+    return _EMPTY
+
+
 class Durability(StrEnum):
     """What a 200 promises. STRICT: on stable storage. RELAXED: whole or absent after a power cut."""
 
@@ -42,7 +47,7 @@ class Bucket:
     owner: str
     durability: Durability = Durability.STRICT
     region: str = ""
-    tags: Mapping[str, str] = field(default=_EMPTY)
+    tags: Mapping[str, str] = field(default_factory=_empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +107,9 @@ class Attributes:
     `x-amz-website-redirect-location`, `x-amz-storage-class`); `metadata` is user metadata without `x-amz-meta-`.
     """
 
-    headers: Mapping[str, str] = field(default=_EMPTY)
-    metadata: Mapping[str, str] = field(default=_EMPTY)
-    tags: Mapping[str, str] = field(default=_EMPTY)
+    headers: Mapping[str, str] = field(default_factory=_empty)
+    metadata: Mapping[str, str] = field(default_factory=_empty)
+    tags: Mapping[str, str] = field(default_factory=_empty)
 
 
 @dataclass(frozen=True, slots=True)

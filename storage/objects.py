@@ -1,17 +1,23 @@
 """The object store: what the gateway calls. Publish order: payload durable, metadata commit, old payload reclaimed."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import replace
 
-from s3verbs.storage.metadata import MetadataStore
+from s3verbs.storage import keys, listing, uploads
+from s3verbs.storage.commits import Commits, Outcome
+from s3verbs.storage.epochs import Epoch
+from s3verbs.storage.errors import BucketExists, BucketNotEmpty, ObjectNotFound
+from s3verbs.storage.metadata import MetadataStore, Table, WriteTransaction
 from s3verbs.storage.model import (
+    INLINE_LIMIT,
     Attributes,
     Bucket,
     Checksum,
     CompletedPart,
     Durability,
     FilePayload,
+    InlinePayload,
     Listing,
     Part,
     Payload,
@@ -21,114 +27,268 @@ from s3verbs.storage.model import (
     WriteCondition,
 )
 from s3verbs.storage.payload import PayloadStore, PayloadWriter
+from s3verbs.storage.publishing import (
+    check_condition,
+    find_bucket,
+    find_version,
+    put_version,
+    remove_version,
+    remove_versions,
+)
+from s3verbs.storage.reader import ObjectReader, Opener, Segment, same_payloads
+from s3verbs.storage.reclaim import Reclaimer
+from s3verbs.storage.records import decode_version, encode_bucket
 
+__all__ = ["ObjectReader", "ObjectStore", "Segment"]
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A contiguous run of an object's bytes: either `data`, or `length` bytes at `offset` of descriptor `fd`."""
+_log = logging.getLogger(__name__)
 
-    offset: int
-    length: int
-    data: bytes | None = None
-    fd: int = -1
-
-
-class ObjectReader(Protocol):
-    """An object opened for reading: holds its payload against reclaim until `close`."""
-
-    version: Version
-
-    def segments(self, offset: int, length: int) -> Iterable[Segment]:
-        """The runs that make up [offset, offset + length), in order. Opening a part's file may raise PayloadDamaged."""
-
-    def close(self) -> None: ...
+ABORTED_ROWS = 10_000
+"""About as many part records are removed in one transaction when many uploads are aborted."""
 
 
 class ObjectStore:
     """Buckets, objects and multipart uploads over a MetadataStore and a PayloadStore. One per process.
 
-    Reading methods are synchronous and take microseconds; writing ones wait for a commit.
+    Reading methods are synchronous and take microseconds; writing ones wait for a commit. All are for one event loop.
+    A write whose await is cancelled goes on and is settled when it has finished: its payload is either published or
+    reclaimed.
+
+    `clock` gives nanoseconds since the epoch. `new_id` gives 16 bytes that are never given again, the last 8 of them
+    random. `epoch` is what `epochs.begin` gave; the default keeps no epochs.
     """
 
-    def __init__(self, metadata: MetadataStore, payloads: PayloadStore, *, clock: Callable[[], int], new_id: Callable[[], bytes], epoch: int = 0) -> None:
-        ...
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        payloads: PayloadStore,
+        *,
+        clock: Callable[[], int],
+        new_id: Callable[[], bytes],
+        epoch: Epoch = Epoch(),  # noqa: B008 - immutable
+    ) -> None:
+        self._metadata = metadata
+        self._payloads = payloads
+        self._clock = clock
+        self._new_id = new_id
+        self._epoch = epoch
+        self._reclaimer = Reclaimer(metadata, payloads)
+        self._commits = Commits(metadata, self._reclaimer)
+        self._opener = Opener(
+            metadata,
+            payloads,
+            epoch=epoch.number,
+            lookup=self.lookup,
+            remove_damaged=self._remove_damaged,
+            closed=self._reclaimer.reader_closed,
+        )
+        self.damaged_relaxed = 0
+        """Relaxed objects that this process found damaged and removed."""
 
     # -- buckets --
     def bucket(self, name: str) -> Bucket:
         """Raises BucketNotFound."""
-        ...
+        with self._metadata.read() as transaction:
+            return find_bucket(transaction, name)
 
     def buckets(self, prefix: str = "", start_after: str = "", limit: int = 10_000) -> tuple[list[Bucket], bool]:
         """A page in name order, and whether there are more."""
-        ...
+        with self._metadata.read() as transaction:
+            return listing.list_buckets(transaction, prefix=prefix, start_after=start_after, limit=limit)
 
-    async def create_bucket(self, name: str, *, owner: str, durability: Durability = Durability.STRICT, region: str = "") -> Bucket:
+    async def create_bucket(
+        self, name: str, *, owner: str, durability: Durability = Durability.STRICT, region: str = ""
+    ) -> Bucket:
         """Raises BucketExists."""
-        ...
+        bucket = Bucket(name, self._new_id()[-keys.BUCKET_ID_BYTES :], self._clock(), owner, durability, region)
+
+        def change(transaction: WriteTransaction) -> Outcome[Bucket]:
+            if transaction.get(Table.BUCKETS, keys.bucket_key(name)) is not None:
+                raise BucketExists(name)
+            transaction.put(Table.BUCKETS, keys.bucket_key(name), encode_bucket(bucket))
+            return bucket, []
+
+        return await self._commits.commit(change)
 
     async def update_bucket(self, name: str, *, durability: Durability) -> Bucket:
-        """Raises BucketNotFound."""
-        ...
+        """Counts for writes that begin after it. Raises BucketNotFound."""
+
+        def change(transaction: WriteTransaction) -> Outcome[Bucket]:
+            bucket = replace(find_bucket(transaction, name), durability=durability)
+            transaction.put(Table.BUCKETS, keys.bucket_key(name), encode_bucket(bucket))
+            return bucket, []
+
+        return await self._commits.commit(change)
 
     async def delete_bucket(self, name: str) -> None:
-        """Raises BucketNotFound, BucketNotEmpty. Uploads in progress are aborted with the bucket, as AWS refuses only objects."""
-        ...
+        """Raises BucketNotFound, BucketNotEmpty. Uploads in progress are aborted with the bucket, as AWS refuses only
+        objects; very many of them in several transactions."""
+
+        def change(transaction: WriteTransaction) -> Outcome[bool]:
+            bucket = find_bucket(transaction, name)
+            for _ in transaction.scan(Table.OBJECTS, *keys.object_range(bucket.id)):
+                raise BucketNotEmpty(name)
+            released, finished = uploads.abort_uploads(transaction, bucket.id, ABORTED_ROWS)
+            if finished:
+                transaction.delete(Table.BUCKETS, keys.bucket_key(name))
+            return finished, released
+
+        while not await self._commits.commit(change):
+            pass
 
     # -- writing a payload --
     def create_payload(self, size_hint: int = 0) -> PayloadWriter:
         """A payload for more than INLINE_LIMIT bytes. Raises StorageFull."""
-        ...
+        return self._payloads.create(size_hint)
 
     def inline_payload(self, data: bytes) -> Payload:
         """A payload of at most INLINE_LIMIT bytes."""
-        ...
+        if len(data) > INLINE_LIMIT:
+            raise ValueError(f"an inline payload has at most {INLINE_LIMIT} bytes, not {len(data)}")
+        return InlinePayload(self._new_id(), len(data), data)
 
     # -- objects --
     def lookup(self, bucket: str, key: str) -> Version:
         """Raises BucketNotFound, ObjectNotFound. Inline payload bytes are not loaded."""
-        ...
+        with self._metadata.read() as transaction:
+            bucket_id = find_bucket(transaction, bucket).id
+            record = transaction.get(Table.OBJECTS, keys.object_key(bucket_id, key))
+        if record is None:
+            raise ObjectNotFound(key)
+        return decode_version(record)
 
     async def open(self, bucket: str, key: str, version: Version) -> ObjectReader:
         """Open what lookup gave. When the object was replaced in between, the new one is opened: use `reader.version`.
-        Raises ObjectNotFound when it was deleted, PayloadDamaged when its bytes are gone or wrong."""
-        ...
 
-    async def publish(self, bucket: str, key: str, *, payload: Payload, etag: str, attributes: Attributes, checksum: Checksum | None, condition: WriteCondition | None = None) -> Version:
+        Raises ObjectNotFound when it was deleted, or when it is relaxed and damaged (it is removed then);
+        PayloadDamaged when the bytes of a strict one are gone or wrong.
+        """
+        return await self._opener.open(bucket, key, version)
+
+    async def publish(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        payload: Payload,
+        etag: str,
+        attributes: Attributes,
+        checksum: Checksum | None,
+        condition: WriteCondition | None = None,
+    ) -> Version:
         """Make the payload the object. Conditions are decided inside the write transaction.
 
         Takes ownership of the payload: on any error it is reclaimed. Raises BucketNotFound, ConditionFailed,
         ObjectNotFound (If-Match on an absent object), StorageFull.
         """
-        ...
+        modified_ns = self._clock()
+        stored = InlinePayload(payload.id, payload.length) if isinstance(payload, InlinePayload) else payload
+        parts = (Part(1, stored, etag, modified_ns, checksum),)
+
+        def change(transaction: WriteTransaction) -> Outcome[Version]:
+            found = find_bucket(transaction, bucket)
+            current = find_version(transaction, found.id, key)
+            check_condition(condition, current)
+            version = Version(
+                key=key,
+                modified_ns=modified_ns,
+                size=payload.length,
+                etag=etag,
+                parts=parts,
+                attributes=attributes,
+                checksum=checksum,
+                epoch=self._epoch.of(transaction, found, parts),
+            )
+            return version, put_version(transaction, found.id, version, (payload,), replaced=current)
+
+        return await self._commits.commit(change, owned=payload)
 
     async def delete(self, bucket: str, key: str, condition: WriteCondition | None = None) -> bool:
         """False when there was no such object. Raises BucketNotFound, ConditionFailed."""
-        ...
 
-    async def delete_many(self, bucket: str, keys: Sequence[str], conditions: Sequence[WriteCondition | None] = ()) -> list[Exception | None]:
-        """One transaction for all; an entry per key: None, or why it failed."""
-        ...
+        def change(transaction: WriteTransaction) -> Outcome[bool]:
+            bucket_id = find_bucket(transaction, bucket).id
+            version = find_version(transaction, bucket_id, key)
+            if version is None:
+                return False, []
+            check_condition(condition, version)
+            return True, remove_version(transaction, bucket_id, version)
 
-    def list_objects(self, bucket: str, *, prefix: str = "", delimiter: str = "", start_after: str = "", limit: int = 1000) -> Listing:
-        """Keys strictly after `start_after`, in UTF-8 byte order. When `start_after` is a common prefix (it starts
-        with `prefix` and ends with the delimiter), everything below it is skipped. limit 0 gives an empty page
-        that is not truncated."""
-        ...
+        return await self._commits.commit(change)
+
+    async def delete_many(
+        self, bucket: str, names: Sequence[str], conditions: Sequence[WriteCondition | None] = ()
+    ) -> list[Exception | None]:
+        """One transaction for all; an entry per key: None, or why it failed. Raises BucketNotFound, StorageFull."""
+
+        def change(transaction: WriteTransaction) -> Outcome[list[Exception | None]]:
+            return remove_versions(transaction, bucket, names, conditions)
+
+        return await self._commits.commit(change)
+
+    def list_objects(
+        self, bucket: str, *, prefix: str = "", delimiter: str = "", start_after: str = "", limit: int = 1000
+    ) -> Listing:
+        """Keys and common prefixes strictly after `start_after`, in UTF-8 byte order. So when `start_after` is a common
+        prefix or lies below one, everything below it is skipped. limit 0 gives an empty page that is not truncated.
+
+        The versions have no parts, and attributes only when these name a storage class: to open one, look it up.
+        """
+        with self._metadata.read() as transaction:
+            return listing.list_objects(
+                transaction,
+                find_bucket(transaction, bucket).id,
+                prefix=prefix,
+                delimiter=delimiter,
+                start_after=start_after,
+                limit=limit,
+            )
 
     # -- multipart --
-    async def create_upload(self, bucket: str, key: str, *, initiator: str, attributes: Attributes, checksum_algorithm: str = "", checksum_kind: str = "") -> Upload: ...
+    async def create_upload(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        initiator: str,
+        attributes: Attributes,
+        checksum_algorithm: str = "",
+        checksum_kind: str = "",
+    ) -> Upload:
+        """Raises BucketNotFound, StorageFull."""
+        now = self._clock()
+        upload_id = keys.upload_id_text(keys.time_ordered_id(now, self._new_id()[-8:]))
+        upload = Upload(key, upload_id, now, initiator, attributes, checksum_algorithm, checksum_kind)
+
+        def change(transaction: WriteTransaction) -> Outcome[Upload]:
+            uploads.create_upload(transaction, bucket, upload)
+            return upload, []
+
+        return await self._commits.commit(change)
 
     def upload(self, bucket: str, key: str, upload_id: str) -> Upload:
         """Raises BucketNotFound, UploadNotFound."""
-        ...
+        with self._metadata.read() as transaction:
+            return uploads.find_upload(transaction, find_bucket(transaction, bucket).id, key, upload_id)[0]
 
     async def put_part(self, bucket: str, key: str, upload_id: str, part: Part) -> None:
-        """Record a part, replacing one of the same number. Takes ownership of its payload. Raises UploadNotFound."""
-        ...
+        """Record a part, replacing one of the same number. Takes ownership of its payload.
 
-    def parts(self, bucket: str, key: str, upload_id: str, *, after: int = 0, limit: int = 1000) -> tuple[list[Part], bool]:
-        """A page in part order, and whether there are more. Raises UploadNotFound."""
-        ...
+        Raises BucketNotFound, UploadNotFound, StorageFull.
+        """
+
+        def change(transaction: WriteTransaction) -> Outcome[None]:
+            return None, uploads.put_part(transaction, bucket, key, upload_id, part)
+
+        await self._commits.commit(change, owned=part.payload)
+
+    def parts(
+        self, bucket: str, key: str, upload_id: str, *, after: int = 0, limit: int = 1000
+    ) -> tuple[list[Part], bool]:
+        """A page in part order, and whether there are more. Raises BucketNotFound, UploadNotFound."""
+        with self._metadata.read() as transaction:
+            _, raw = uploads.find_upload(transaction, find_bucket(transaction, bucket).id, key, upload_id)
+            return listing.list_parts(transaction, raw, after=after, limit=limit)
 
     async def complete_upload(
         self,
@@ -142,21 +302,87 @@ class ObjectStore:
     ) -> Version:
         """Publish the listed parts as the object, in one transaction; no byte is copied.
 
-        `describe` gives ETag and checksum of the whole from its parts (and may raise, which changes nothing).
-        Parts that are not listed are reclaimed. Raises UploadNotFound, InvalidPart, PartTooSmall, ConditionFailed,
-        ObjectNotFound.
+        `describe` gives ETag and checksum of the whole from its parts (and may raise, which changes nothing). It runs
+        on the writer thread, perhaps more than once. Parts that are not listed are reclaimed. Raises BucketNotFound,
+        UploadNotFound, InvalidPart, PartTooSmall, ConditionFailed, ObjectNotFound, StorageFull.
         """
-        ...
+        modified_ns = self._clock()
+
+        def change(transaction: WriteTransaction) -> Outcome[Version]:
+            return uploads.complete_upload(
+                transaction,
+                bucket,
+                key,
+                upload_id,
+                parts,
+                describe=describe,
+                condition=condition,
+                modified_ns=modified_ns,
+                epoch=self._epoch,
+            )
+
+        return await self._commits.commit(change)
 
     async def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
-        """Raises UploadNotFound."""
-        ...
+        """Raises BucketNotFound, UploadNotFound."""
 
-    def list_uploads(self, bucket: str, *, prefix: str = "", delimiter: str = "", key_marker: str = "", upload_id_marker: str = "", limit: int = 1000) -> UploadListing: ...
+        def change(transaction: WriteTransaction) -> Outcome[None]:
+            return None, uploads.abort_upload(transaction, bucket, key, upload_id)
+
+        await self._commits.commit(change)
+
+    def list_uploads(
+        self,
+        bucket: str,
+        *,
+        prefix: str = "",
+        delimiter: str = "",
+        key_marker: str = "",
+        upload_id_marker: str = "",
+        limit: int = 1000,
+    ) -> UploadListing:
+        """Uploads by key, then by initiation; markers and common prefixes as in `list_objects`."""
+        with self._metadata.read() as transaction:
+            return listing.list_uploads(
+                transaction,
+                find_bucket(transaction, bucket).id,
+                prefix=prefix,
+                delimiter=delimiter,
+                key_marker=key_marker,
+                upload_id_marker=upload_id_marker,
+                limit=limit,
+            )
 
     # -- upkeep --
-    async def reclaim(self, payloads: Iterable[FilePayload] = ()) -> int:
-        """Unlink what is waiting to be reclaimed and is not held; how many files went."""
-        ...
+    async def abort_stale_uploads(self, older_than_ns: int) -> int:
+        """Abort the uploads that were initiated more than `older_than_ns` ago; how many."""
+        return await uploads.abort_stale(
+            self._metadata, self._commits, initiated_before_ns=self._clock() - older_than_ns
+        )
 
-    async def close(self) -> None: ...
+    async def reclaim(self, payloads: Iterable[FilePayload] = ()) -> int:
+        """Unlink the given payloads, which the caller owns and did not publish. Without any, unlink all that waits to
+        be reclaimed, also from other processes, and is not held. How many files went."""
+        given = list(payloads)
+        return await (self._reclaimer.unlink(given) if given else self._reclaimer.run())
+
+    async def close(self) -> None:
+        """Wait for writes and for queued reclaim; what could not be unlinked stays queued in the store."""
+        await self._commits.settle()
+        await self._reclaimer.close()
+
+    async def _remove_damaged(self, bucket: str, key: str, version: Version) -> bool:
+        """Remove a relaxed object whose bytes are lost, unless it was replaced meanwhile."""
+
+        def change(transaction: WriteTransaction) -> Outcome[bool]:
+            bucket_id = find_bucket(transaction, bucket).id
+            current = find_version(transaction, bucket_id, key)
+            if current is None or not same_payloads(current, version):
+                return False, []
+            return True, remove_version(transaction, bucket_id, current)
+
+        removed = await self._commits.commit(change)
+        if removed:
+            self.damaged_relaxed += 1
+            _log.warning("relaxed object %s/%s was damaged by an unclean stop and is gone", bucket, key)
+        return removed

@@ -8,12 +8,13 @@ from s3verbs.storage.model import FilePayload
 class PayloadWriter(Protocol):
     """A payload file being written; it has no name until it is sealed, so a crash leaves nothing behind.
 
-    `write` and `seal` block: call them on an executor thread, one call at a time.
+    `write` and `seal` block: call them on an executor thread, one call at a time. `discard` may be called on any
+    thread, also while one of them runs. After any of them has raised, the payload is discarded.
     """
 
     def write(self, chunk: memoryview) -> None:
         """Append. The chunk may be reused on return. Every chunk but the last must be a multiple of BLOCK_SIZE
-        for the direct path; other sizes are accepted and staged. Raises StorageFull."""
+        and begin on a page boundary for the direct path; others are accepted and staged. Raises StorageFull."""
 
     def seal(self, *, durable: bool) -> FilePayload:
         """Write the block checksums and give the file its name. With `durable`, bytes and directory entry are on
@@ -37,22 +38,29 @@ class PayloadReader(Protocol):
     def verify(self) -> None:
         """Read everything and compare with the stored checksums. Blocking. Raises PayloadDamaged."""
 
+    def verify_range(self, offset: int, length: int) -> None:
+        """Verify the 1 MiB blocks that [offset, offset + length) touches. Blocking. Raises PayloadDamaged."""
+
     def hold(self) -> bool:
-        """Take a shared lock that keeps a multi-file payload from being reclaimed until close.
-        False when the file has been unlinked already: look the object up again."""
+        """Take a shared lock that keeps a multi-file payload from being reclaimed until close. Never waits.
+        False when the file has been unlinked or is about to be: look the object up again."""
 
     def close(self) -> None:
-        """Release the descriptor."""
+        """Release the descriptor. No other call may be running."""
 
 
 class PayloadStore(Protocol):
     """All payload directories of a store."""
 
-    def create(self, size_hint: int = 0) -> PayloadWriter:
-        """A new payload in the directory that has the most room. Raises StorageFull when none has."""
+    def create(self, size_hint: int = 0, *, durable: bool = True) -> PayloadWriter:
+        """A new payload in a directory that has room. `size_hint` is the number of bytes that will come: room for them
+        is taken at once, so a full disk shows here and not half-way. `durable` says how it will be sealed; it only
+        chooses the faster way to write. Blocking, some 50 microseconds. Raises StorageFull when no directory has
+        room, StorageBusy when the process is out of descriptors."""
 
     def open(self, payload: FilePayload) -> PayloadReader:
-        """Raises FileNotFoundError when the file is gone (the object was replaced: look it up again)."""
+        """Raises FileNotFoundError when the file is gone (the object was replaced: look it up again), PayloadDamaged
+        when it has another length than the record says."""
 
     def delete(self, payloads: list[FilePayload]) -> list[FilePayload]:
         """Unlink; those that were deleted or already absent are returned, those held by a reader are not.

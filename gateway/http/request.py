@@ -44,7 +44,8 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class S3Request:
     """One request's head. `headers` has lower-case names; repeated headers are joined with "," in the order sent.
-    Header values are str decoded as UTF-8 with surrogateescape."""
+    Header values are str decoded as UTF-8 with surrogateescape. `host` is the Host header as the client signed it, with
+    its port and in its case; behind a trusted proxy it is the forwarded one."""
 
     method: str
     target: Target

@@ -37,9 +37,12 @@ class Reply:
 class RequestBody(Protocol):
     """A request's body, for operations that read a document."""
 
-    async def read_document(self, limit: int) -> bytes:
-        """The whole body, verified (payload hash, Content-MD5, x-amz-checksum-*). Raises S3Error:
-        MaxMessageLengthExceeded above `limit` bytes, BadDigest, XAmzContentSHA256Mismatch, IncompleteBody."""
+    async def read_document(self, limit: int, *, checksums: bool = True) -> bytes:
+        """The whole body, verified (payload hash, Content-MD5, x-amz-checksum-*); b"" when there is none.
+
+        With `checksums` False the x-amz-checksum-* headers are not compared: those of CompleteMultipartUpload are
+        about the object. Raises S3Error: MaxMessageLengthExceeded above `limit` bytes, BadDigest,
+        XAmzContentSHA256Mismatch, IncompleteBody."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,136 @@
+"""`s3verbs admin`: access keys, buckets and the consistency check, on the store itself.
+
+The store may be in use by a running server: LMDB is shared between processes, and a change is seen by the server's
+next request.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+
+from s3verbs.gateway.access_log import timestamp
+from s3verbs.gateway.auth.access_keys import AccessKey, AccessKeys
+from s3verbs.gateway.config import Settings
+from s3verbs.gateway.http.target import valid_bucket_name
+from s3verbs.gateway.supervisor import StartError
+from s3verbs.storage.errors import BucketExists, BucketNotEmpty, BucketNotFound, StorageError
+from s3verbs.storage.model import Durability
+from s3verbs.storage.opening import Store, open_store
+
+
+class AdminError(Exception):
+    """The command cannot be done; the text says why."""
+
+
+def run(settings: Settings, options: argparse.Namespace) -> int:
+    """Run one command: 0 done, 1 refused or damage found. Raises StartError when the store cannot be opened."""
+    command = _COMMANDS[options.action]
+    try:
+        store = open_store(settings.data, map_bytes=settings.map_bytes, reserve_bytes=settings.reserve_bytes)
+    except StorageError as error:
+        raise StartError(str(error)) from error
+    try:
+        return command(store, settings, options)
+    except AdminError as error:
+        sys.stderr.write(f"s3verbs: {error}\n")
+        return 1
+    except StorageError as error:
+        sys.stderr.write(f"s3verbs: {error or type(error).__name__}\n")
+        return 1
+    finally:
+        store.close()
+
+
+def _key_create(store: Store, settings: Settings, options: argparse.Namespace) -> int:
+    try:
+        key = AccessKeys(store.metadata).create(
+            access_key=options.access_key, name=options.name, principal_id="root", description=options.name
+        )
+    except ValueError as error:
+        raise AdminError(str(error)) from None
+    sys.stdout.write(f"access key  {key.access_key}\nsecret key  {key.secret}    (it is not shown again)\n")
+    return 0
+
+
+def _key_list(store: Store, settings: Settings, options: argparse.Namespace) -> int:
+    for key in AccessKeys(store.metadata).list():
+        created = timestamp(key.created_ns / 1e9)
+        sys.stdout.write(f"{key.access_key}\t{key.status.value}\t{created}\t{key.principal.display_name}\n")
+    return 0
+
+
+def _key_change(change: Callable[[AccessKeys, str], AccessKey | None], done: str) -> "_Command":
+    def command(store: Store, settings: Settings, options: argparse.Namespace) -> int:
+        try:
+            change(AccessKeys(store.metadata), options.access_key)
+        except KeyError:
+            raise AdminError(f"access key {options.access_key!r}: there is none of that id") from None
+        sys.stdout.write(f"{options.access_key}\t{done}\n")
+        return 0
+
+    return command
+
+
+def _bucket_create(store: Store, settings: Settings, options: argparse.Namespace) -> int:
+    if not valid_bucket_name(options.bucket):
+        raise AdminError(
+            f"bucket {options.bucket!r}: 3 to 63 lower-case letters, digits, dots and hyphens are allowed, "
+            "beginning and ending with a letter or digit"
+        )
+    durability = Durability(options.durability)
+    try:
+        asyncio.run(
+            store.objects.create_bucket(options.bucket, owner="root", durability=durability, region=settings.region)
+        )
+    except BucketExists:
+        raise AdminError(f"bucket {options.bucket!r}: exists already") from None
+    sys.stdout.write(f"{options.bucket}\t{durability.value}\n")
+    return 0
+
+
+def _bucket_list(store: Store, settings: Settings, options: argparse.Namespace) -> int:
+    last, more = "", True
+    while more:
+        page, more = store.objects.buckets(start_after=last)
+        for bucket in page:
+            created = timestamp(bucket.created_ns / 1e9)
+            sys.stdout.write(f"{bucket.name}\t{bucket.durability.value}\t{created}\n")
+        last = page[-1].name if page else ""
+    return 0
+
+
+def _bucket_delete(store: Store, settings: Settings, options: argparse.Namespace) -> int:
+    try:
+        asyncio.run(store.objects.delete_bucket(options.bucket))
+    except BucketNotFound:
+        raise AdminError(f"bucket {options.bucket!r}: there is none of that name") from None
+    except BucketNotEmpty:
+        raise AdminError(f"bucket {options.bucket!r}: still holds objects; delete them first") from None
+    sys.stdout.write(f"{options.bucket}\tdeleted\n")
+    return 0
+
+
+def _bucket_set_durability(store: Store, settings: Settings, options: argparse.Namespace) -> int:
+    durability = Durability(options.durability)
+    try:
+        asyncio.run(store.objects.update_bucket(options.bucket, durability=durability))
+    except BucketNotFound:
+        raise AdminError(f"bucket {options.bucket!r}: there is none of that name") from None
+    sys.stdout.write(f"{options.bucket}\t{durability.value}\n")
+    return 0
+
+
+_Command = Callable[[Store, Settings, argparse.Namespace], int]
+
+_COMMANDS: Mapping[str, _Command] = {
+    "key-create": _key_create,
+    "key-list": _key_list,
+    "key-disable": _key_change(AccessKeys.disable, "Inactive"),
+    "key-enable": _key_change(AccessKeys.enable, "Active"),
+    "key-delete": _key_change(lambda keys, access_key: keys.delete(access_key), "deleted"),
+    "bucket-create": _bucket_create,
+    "bucket-list": _bucket_list,
+    "bucket-delete": _bucket_delete,
+    "bucket-set-durability": _bucket_set_durability,
+}

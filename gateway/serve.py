@@ -1,0 +1,191 @@
+"""`s3verbs serve`: from settings to a running server. Runs in the parent process, which imports little.
+
+lock data directories -> bind -> prepare the store in a child -> fork workers -> print how to reach it
+"""
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from s3verbs import __version__
+from s3verbs.gateway.config import Settings
+from s3verbs.gateway.setting_types import Address
+from s3verbs.gateway.supervisor import StartError, Supervisor, WorkerSeat, bind, lock_data
+
+METRICS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def serve(settings: Settings, *, show_lmcache: bool = False) -> int:
+    """Until stopped; the exit code. Raises StartError."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    _check_files(settings)
+    locks = lock_data(settings.data)
+    listeners = [bind(address) for address in settings.listen]
+    metrics_listener = bind(settings.metrics_listen) if settings.metrics_listen is not None else None
+    first = _in_child(lambda: _prepare(settings))
+    bound = [_bound(listener.getsockname()) for listener in listeners]
+    metrics_bound = _bound(metrics_listener.getsockname()) if metrics_listener is not None else None
+
+    def serve_worker(seat: WorkerSeat) -> int:
+        from s3verbs.gateway import worker
+        from s3verbs.storage.errors import StorageError
+
+        try:
+            return worker.run(settings, seat, metrics_listener)
+        except (StorageError, OSError) as error:
+            raise StartError(str(error)) from error
+
+    def announce() -> None:
+        sys.stdout.write(banner(settings, bound, metrics_bound, first, show_lmcache=show_lmcache))
+        sys.stdout.flush()
+
+    def forget_gauges(pid: int) -> None:
+        for stale in Path(counts).glob(f"gauge_live*_{pid}.db"):
+            stale.unlink(missing_ok=True)
+
+    counts = tempfile.mkdtemp(prefix="s3verbs-metrics-")
+    os.environ[METRICS_DIRECTORY] = counts
+    try:
+        return Supervisor(
+            listeners,
+            settings.workers,
+            serve_worker,
+            drain_timeout=settings.drain_timeout,
+            announce=announce,
+            on_worker_exit=forget_gauges,
+        ).run()
+    finally:
+        shutil.rmtree(counts, ignore_errors=True)
+        for lock in locks:
+            os.close(lock)
+
+
+def banner(
+    settings: Settings,
+    bound: list[Address],
+    metrics: Address | None,
+    first: dict[str, str],
+    *,
+    show_lmcache: bool,
+) -> str:
+    """What start-up prints, in one block."""
+    scheme = "https" if settings.tls_cert else "http"
+    endpoints = ", ".join(f"{scheme}://{address}" for address in bound)
+    lines = [
+        f"s3verbs {__version__}",
+        f"  endpoint     {endpoints}",
+        f"  region       {settings.region}",
+        f"  data         {', '.join(str(path.resolve()) for path in settings.data)}",
+        f"  workers      {settings.workers}",
+        f"  metrics      {f'http://{metrics}/metrics' if metrics else 'off'}",
+        "  rdma         off" + (": this release has no RDMA transport" if settings.rdma != "off" else ""),
+        f"  access key   {first['access_key']}",
+    ]
+    if first["secret_key"]:
+        lines.append(f"  secret key   {first['secret_key']}    (made just now; it is not shown again)")
+    if show_lmcache:
+        lines += ["", _lmcache(settings, f"{scheme}://{bound[0]}", first)]
+    return "\n".join(lines) + "\n"
+
+
+def _lmcache(settings: Settings, endpoint: str, first: dict[str, str]) -> str:
+    bucket = settings.buckets[0].name if settings.buckets else "kvcache"
+    secret = first["secret_key"] or settings.root_secret_key or "<the secret key shown at the first start>"
+    return f"""# lmcache.yaml
+chunk_size: 256
+local_cpu: false
+nixl_buffer_size: 1073741824
+nixl_buffer_device: cuda
+extra_config:
+  enable_nixl_storage: true
+  nixl_backend: OBJ
+  nixl_pool_size: 0
+  nixl_backend_params:
+    endpoint_override: {endpoint}
+    scheme: {endpoint.partition(":")[0]}
+    bucket: {bucket}
+    region: {settings.region}
+    access_key: {first["access_key"]}
+    secret_key: {secret}
+    use_virtual_addressing: "false"
+"""
+
+
+def _bound(name: tuple[str, int]) -> Address:
+    return Address(name[0], name[1])
+
+
+def _check_files(settings: Settings) -> None:
+    for name, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
+        if path is not None and not os.access(path, os.R_OK):
+            raise StartError(f"{name}: {path} cannot be read; give a PEM file that this user can read")
+    for name in ("access_log", "audit_log"):
+        target = getattr(settings, name)
+        if target in ("off", "stdout"):
+            continue
+        try:
+            os.close(os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
+        except OSError as error:
+            raise StartError(f"{name}: {target}: {error.strerror}; give off, stdout or a file to append to") from None
+    if settings.tls_cert is not None:
+        _check_certificate(settings.tls_cert, settings.tls_key or settings.tls_cert)
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    import ssl
+
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise StartError(f"tls_cert: {certificate} with tls_key {key}: {error}; give a PEM chain and its key") from None
+
+
+def _prepare(settings: Settings) -> dict[str, str]:
+    import asyncio
+
+    from s3verbs.gateway import app
+    from s3verbs.storage.errors import StorageError
+
+    try:
+        first = asyncio.run(app.prepare(settings))
+    except (StorageError, OSError) as error:
+        raise StartError(str(error)) from error
+    return {"access_key": first.access_key, "secret_key": first.secret_key}
+
+
+def _in_child(work: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """Run `work` in a forked process, so that what it imports and opens does not stay in the parent."""
+    readable, writable = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(readable)
+            try:
+                answer = json.dumps(work())
+                code = 0
+            except StartError as error:
+                answer = str(error)
+                code = 2
+            os.write(writable, answer.encode())
+        except BaseException:
+            logging.getLogger("s3verbs").exception("start-up failed")
+        finally:
+            with contextlib.suppress(OSError):
+                sys.stderr.flush()
+            os._exit(code)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as pipe:
+        answer_bytes = pipe.read()
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code == 0:
+        result: dict[str, str] = json.loads(answer_bytes)
+        return result
+    raise StartError(answer_bytes.decode() or "start-up failed; the reason is above")

@@ -1,0 +1,51 @@
+"""Commits of the object store: what happens to payloads when a change has ended, however its caller fares."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from s3verbs.storage.metadata import MetadataStore, WriteTransaction
+from s3verbs.storage.model import FilePayload, Payload
+from s3verbs.storage.publishing import Released
+from s3verbs.storage.reclaim import Reclaimer
+
+T = TypeVar("T")
+Outcome = tuple[T, list[Released]]
+"""What a change returns: its result, and the RECLAIM rows it wrote."""
+
+
+class Commits:
+    """Runs changes of one process. A change runs in a task of its own, so a caller that is cancelled cannot tear the
+    decision about a payload from the commit that decides it."""
+
+    def __init__(self, metadata: MetadataStore, reclaimer: Reclaimer) -> None:
+        self._metadata = metadata
+        self._reclaimer = reclaimer
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def commit(self, change: Callable[[WriteTransaction], Outcome[T]], *, owned: Payload | None = None) -> T:
+        """Commit `change` and reclaim in the background what it released. `owned` is the payload that it publishes:
+        when it fails, the payload's file is discarded, also when the caller has gone by then."""
+        task = asyncio.get_running_loop().create_task(self._metadata.write(change))
+        self._running.add(task)
+        task.add_done_callback(partial(self._ended, owned if isinstance(owned, FilePayload) else None))
+        result, _ = await asyncio.shield(task)
+        return result
+
+    def _ended(self, owned: FilePayload | None, task: "asyncio.Task[Outcome[Any]]") -> None:
+        self._running.discard(task)
+        if task.cancelled():
+            # The loop is being torn down and the change may yet be committed: an orphan is left to the sweep.
+            return
+        if task.exception() is None:
+            _, released = task.result()
+            if released:
+                self._reclaimer.released(released)
+        elif owned is not None:
+            self._reclaimer.discard((owned,))
+
+    async def settle(self) -> None:
+        """Wait until every change that was begun has ended."""
+        while self._running:
+            await asyncio.wait(list(self._running))

@@ -1,0 +1,33 @@
+"""ETags of completed uploads."""
+
+import hashlib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3verbs.gateway import etag
+from s3verbs.storage.model import InlinePayload, Part
+
+
+def part(number: int, data: bytes) -> Part:
+    return Part(number, InlinePayload(bytes(16), len(data), data), hashlib.md5(data).hexdigest(), 0)
+
+
+def test_an_upload_of_two_known_parts_has_the_etag_that_amazon_s3_gives() -> None:
+    parts = [part(1, bytes(5 << 20)), part(2, b"")]
+    digests = hashlib.md5(bytes(5 << 20)).digest() + hashlib.md5(b"").digest()
+    assert etag.multipart(parts) == hashlib.md5(digests).hexdigest() + "-2"
+
+
+def test_one_part_is_not_the_plain_md5() -> None:
+    assert etag.multipart([part(1, b"hello")]) == "62109206880d38a4010a98e11243924a-1"
+
+
+@given(st.lists(st.binary(max_size=20), min_size=1, max_size=20))
+def test_the_suffix_counts_the_parts_and_order_matters(chunks: list[bytes]) -> None:
+    parts = [part(number, data) for number, data in enumerate(chunks, 1)]
+    value = etag.multipart(parts)
+    assert value.endswith(f"-{len(chunks)}")
+    assert len(value.partition("-")[0]) == 32
+    if chunks != chunks[::-1]:
+        assert etag.multipart(parts[::-1]) != value
