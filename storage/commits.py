@@ -24,10 +24,17 @@ class Commits:
         self._reclaimer = reclaimer
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def commit(self, change: Callable[[WriteTransaction], Outcome[T]], *, owned: Payload | None = None) -> T:
+    async def commit(
+        self,
+        change: Callable[[WriteTransaction], Outcome[T]],
+        *,
+        owned: Payload | None = None,
+        frees_space: bool = False,
+    ) -> T:
         """Commit `change` and reclaim in the background what it released. `owned` is the payload that it publishes:
-        when it fails, the payload's file is discarded, also when the caller has gone by then."""
-        task = asyncio.get_running_loop().create_task(self._metadata.write(change))
+        when it fails, the payload's file is discarded, also when the caller has gone by then. `frees_space` as in
+        MetadataStore.write."""
+        task = asyncio.get_running_loop().create_task(self._metadata.write(change, frees_space=frees_space))
         self._running.add(task)
         task.add_done_callback(partial(self._ended, owned if isinstance(owned, FilePayload) else None))
         result, _ = await asyncio.shield(task)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-from s3verbs.storage.metadata import Table, WriteTransaction
+from s3verbs.storage.metadata import ReadTransaction, Table, WriteTransaction
 from s3verbs.storage.model import Bucket, Durability, FilePayload, Part
 
 EPOCH = b"epoch"
@@ -54,21 +54,29 @@ def kernel_boot_id() -> bytes:
     return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
 
 
+def current(transaction: ReadTransaction, *, boot_id: bytes, now_ns: int) -> Epoch:
+    """The epoch that `begin` would give, for a process that only reads."""
+    record = transaction.get(Table.STORE, EPOCH)
+    if record is None:
+        return Epoch(1, now_ns, boot_id)
+    number, started_ns = _EPOCH.unpack(record)
+    noted = transaction.get(Table.STORE, RELAXED_BOOT)
+    if noted is None or noted == boot_id:
+        return Epoch(number, started_ns, boot_id)
+    return Epoch(number + 1, max(now_ns, started_ns), boot_id)
+
+
 def begin(transaction: WriteTransaction, *, boot_id: bytes, now_ns: int) -> Epoch:
     """The epoch for a process that opens the store; a new one after a kernel died with relaxed payloads."""
-    record = transaction.get(Table.STORE, EPOCH)
-    number, started_ns = (0, now_ns) if record is None else _EPOCH.unpack(record)
-    noted = transaction.get(Table.STORE, RELAXED_BOOT)
-    died = noted is not None and noted != boot_id
-    if record is None or died:
-        number, started_ns = number + 1, max(now_ns, started_ns)
-        transaction.put(Table.STORE, EPOCH, _EPOCH.pack(number, started_ns))
-    if died:
+    epoch = current(transaction, boot_id=boot_id, now_ns=now_ns)
+    record = _EPOCH.pack(epoch.number, epoch.started_ns)
+    if transaction.get(Table.STORE, EPOCH) != record:
+        transaction.put(Table.STORE, EPOCH, record)
         transaction.delete(Table.STORE, RELAXED_BOOT)
-    return Epoch(number, started_ns, boot_id)
+    return epoch
 
 
-def marked(transaction: WriteTransaction) -> bool:
+def marked(transaction: ReadTransaction) -> bool:
     return transaction.get(Table.STORE, RELAXED_BOOT) is not None
 
 

@@ -11,10 +11,12 @@ over the same disk is a restart. The steps, in the order a write passes them:
 import asyncio
 import os
 import threading
+import time
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from awscrt import checksums  # type: ignore[import-untyped, unused-ignore]
 
@@ -94,6 +96,7 @@ class MemoryDisk:
         self.lock = threading.RLock()
         self.tables: dict[Table, _TableData] = {table: _TableData([], {}) for table in Table}
         self.files: dict[tuple[int, bytes], _File] = {}
+        self.quarantine: dict[tuple[int, bytes], _File] = {}
 
 
 class _Snapshot:
@@ -171,7 +174,7 @@ class MemoryMetadataStore:
             tables = dict(self.disk.tables)
         yield _Snapshot(tables)
 
-    async def write(self, change: Callable[[WriteTransaction], T]) -> T:
+    async def write(self, change: Callable[[WriteTransaction], T], *, frees_space: bool = False) -> T:
         self.faults.reach("metadata.write")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
@@ -189,7 +192,7 @@ class MemoryMetadataStore:
             if not done.cancelled():
                 done.set_result(result)
 
-    def write_now(self, change: Callable[[WriteTransaction], T]) -> T:
+    def write_now(self, change: Callable[[WriteTransaction], T], *, frees_space: bool = False) -> T:
         self.faults.reach("metadata.write")
         return self._commit(change)
 
@@ -209,7 +212,7 @@ class MemoryMetadataStore:
 
 
 class _File:
-    __slots__ = ("data", "directory", "durable", "holders", "id", "intact")
+    __slots__ = ("data", "directory", "durable", "holders", "id", "intact", "mtime_ns")
 
     def __init__(self, directory: int, payload_id: bytes, data: bytes, *, durable: bool) -> None:
         self.directory = directory
@@ -217,7 +220,17 @@ class _File:
         self.data = data
         self.intact = data
         self.durable = durable
+        self.mtime_ns = time.time_ns()
         self.holders: set[int] = set()
+
+
+class StoredPayload(NamedTuple):
+    """A StoredFile; `path` only names it."""
+
+    id: bytes
+    path: Path
+    size: int
+    mtime_ns: int
 
 
 class _Writer:
@@ -323,6 +336,8 @@ class MemoryPayloadStore:
             file = self.disk.files.get((payload.directory, payload.id))
         if file is None:
             raise FileNotFoundError(payload.id.hex())
+        if len(file.data) != payload.length:
+            raise PayloadDamaged(f"payload {payload.id.hex()} has {len(file.data)} bytes")
         return _Reader(self, file, payload)
 
     def delete(self, payloads: list[FilePayload]) -> list[FilePayload]:
@@ -335,6 +350,26 @@ class MemoryPayloadStore:
                 self.disk.files.pop((payload.directory, payload.id), None)
                 self.faults.reach("payload.deleted")
         return list(payloads)
+
+    @property
+    def directories(self) -> dict[int, Path]:
+        return {number: Path(f"/memory/{number}") for number in range(self._directories)}
+
+    def files(self, directory: int) -> Iterator[StoredPayload]:
+        with self.disk.lock:
+            files = [file for file in self.disk.files.values() if file.directory == directory]
+        for file in files:
+            path = self.directories[directory] / file.id.hex()
+            yield StoredPayload(file.id, path, len(file.data), file.mtime_ns)
+
+    def quarantine(self, path: Path) -> Path:
+        with self.disk.lock:
+            file = self.disk.files.pop((int(path.parent.name), bytes.fromhex(path.name)))
+            self.disk.quarantine[file.directory, file.id] = file
+        return path.parent / "quarantine" / path.name
+
+    def remove_unsealed(self) -> int:
+        return 0  # a payload that is not sealed is on no disk
 
     def damage(self, payload: FilePayload, data: bytes | None = None) -> None:
         """Replace the stored bytes without touching their checksums; None removes the file."""

@@ -133,13 +133,13 @@ class ObjectStore:
                 transaction.delete(Table.BUCKETS, keys.bucket_key(name))
             return finished, released
 
-        while not await self._commits.commit(change):
+        while not await self._commits.commit(change, frees_space=True):
             pass
 
     # -- writing a payload --
-    def create_payload(self, size_hint: int = 0) -> PayloadWriter:
-        """A payload for more than INLINE_LIMIT bytes. Raises StorageFull."""
-        return self._payloads.create(size_hint)
+    def create_payload(self, size_hint: int = 0, *, durable: bool = True) -> PayloadWriter:
+        """A payload for more than INLINE_LIMIT bytes; arguments and errors as in PayloadStore.create."""
+        return self._payloads.create(size_hint, durable=durable)
 
     def inline_payload(self, data: bytes) -> Payload:
         """A payload of at most INLINE_LIMIT bytes."""
@@ -214,7 +214,7 @@ class ObjectStore:
             check_condition(condition, version)
             return True, remove_version(transaction, bucket_id, version)
 
-        return await self._commits.commit(change)
+        return await self._commits.commit(change, frees_space=True)
 
     async def delete_many(
         self, bucket: str, names: Sequence[str], conditions: Sequence[WriteCondition | None] = ()
@@ -224,7 +224,7 @@ class ObjectStore:
         def change(transaction: WriteTransaction) -> Outcome[list[Exception | None]]:
             return remove_versions(transaction, bucket, names, conditions)
 
-        return await self._commits.commit(change)
+        return await self._commits.commit(change, frees_space=True)
 
     def list_objects(
         self, bucket: str, *, prefix: str = "", delimiter: str = "", start_after: str = "", limit: int = 1000
@@ -329,7 +329,7 @@ class ObjectStore:
         def change(transaction: WriteTransaction) -> Outcome[None]:
             return None, uploads.abort_upload(transaction, bucket, key, upload_id)
 
-        await self._commits.commit(change)
+        await self._commits.commit(change, frees_space=True)
 
     def list_uploads(
         self,
@@ -381,7 +381,7 @@ class ObjectStore:
                 return False, []
             return True, remove_version(transaction, bucket_id, current)
 
-        removed = await self._commits.commit(change)
+        removed = await self._commits.commit(change, frees_space=True)
         if removed:
             self.damaged_relaxed += 1
             _log.warning("relaxed object %s/%s was damaged by an unclean stop and is gone", bucket, key)

@@ -1,5 +1,7 @@
 """The payload port: immutable byte strings, written once, sealed, read at any offset, deleted."""
 
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from s3verbs.storage.model import FilePayload
@@ -67,3 +69,33 @@ class PayloadStore(Protocol):
         The first of the list is the one that readers of a multi-file payload hold: it is unlinked last. Blocking."""
 
     def close(self) -> None: ...
+
+
+class StoredFile(Protocol):
+    """A sealed payload file found in a directory. `size` may be more than the payload's length."""
+
+    @property
+    def id(self) -> bytes: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def mtime_ns(self) -> int: ...
+
+
+class PayloadUpkeep(PayloadStore, Protocol):
+    """What the orphan sweep and the consistency check need beside the port. All of it blocks."""
+
+    @property
+    def directories(self) -> Mapping[int, Path]:
+        """Number and path of every payload directory."""
+
+    def files(self, directory: int) -> Iterator[StoredFile]:
+        """Every sealed file of a directory, in no order. One that is being published has no record yet."""
+
+    def quarantine(self, path: Path) -> Path:
+        """Move a file out of the way; where it is then. Nothing is deleted or overwritten."""
+
+    def remove_unsealed(self) -> int:
+        """Unlink what dead writers left; how many files."""

@@ -68,13 +68,14 @@ def put_version(
     replaced: Version | None,
 ) -> list[Released]:
     """Make `version` the object of its key, `payloads` being its own, with the bytes of those that are new and inline.
-    What `replaced` held is released."""
+    What `replaced` held is released. Raises ValueError before anything is written."""
+    record = encode_version(version)
     released = [] if replaced is None else release(transaction, version_payloads(replaced))
     place = keys.object_key(bucket_id, version.key)
     owner = PayloadOwner(Table.OBJECTS, place)
     for payload in payloads:
         adopt(transaction, payload, owner)
-    transaction.put(Table.OBJECTS, place, encode_version(version))
+    transaction.put(Table.OBJECTS, place, record)
     return released
 
 

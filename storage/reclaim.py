@@ -130,7 +130,7 @@ class Reclaimer:
                 for row in done:
                     transaction.delete(Table.RECLAIM, keys.payload_key(row[0].id))
 
-            await self._metadata.write(remove)
+            await self._metadata.write(remove, frees_space=True)
         return gone
 
     def _unlink(self, rows: list[Released]) -> tuple[list[Released], list[Released], int]:

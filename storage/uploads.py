@@ -59,10 +59,11 @@ def put_part(transaction: WriteTransaction, bucket: str, key: str, upload_id: st
     """Record a part; one of the same number is released. Raises BucketNotFound, UploadNotFound."""
     _, raw = find_upload(transaction, find_bucket(transaction, bucket).id, key, upload_id)
     place = keys.part_key(raw, part.number)
+    record = encode_part(part)
     replaced = transaction.get(Table.PARTS, place)
     released = [] if replaced is None else release(transaction, [decode_part(replaced).payload])
     adopt(transaction, part.payload, PayloadOwner(Table.PARTS, place))
-    transaction.put(Table.PARTS, place, encode_part(part))
+    transaction.put(Table.PARTS, place, record)
     return released
 
 
@@ -101,8 +102,8 @@ def complete_upload(
         checksum=checksum,
         epoch=epoch.of(transaction, found, parts),
     )
-    released = _remove_upload(transaction, bucket_id, key, raw, keep={part.number for part in parts})
-    released += put_version(transaction, bucket_id, version, version_payloads(version), replaced=current)
+    released = put_version(transaction, bucket_id, version, version_payloads(version), replaced=current)
+    released += _remove_upload(transaction, bucket_id, key, raw, keep={part.number for part in parts})
     return version, released
 
 
@@ -146,7 +147,7 @@ async def abort_stale(metadata: MetadataStore, commits: Commits, *, initiated_be
                 if seen == STALE_BATCH:
                     break
         for bucket_id, upload in stale:
-            aborted += await commits.commit(partial(_abort_if_open, bucket_id, upload))
+            aborted += await commits.commit(partial(_abort_if_open, bucket_id, upload), frees_space=True)
         if seen < STALE_BATCH:
             return aborted
         await asyncio.sleep(0)
