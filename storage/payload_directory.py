@@ -66,7 +66,7 @@ class PayloadDirectory:
     # -- layout --
     def prepare(self) -> None:
         """Make the subdirectories, durably. Refuses a directory that holds payloads of a lost marker.
-        Raises StorageFull, StoreUnusable."""
+        Raises FileExistsError when there is a marker after all, StorageFull, StoreUnusable."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             for name in (*FAN_OUT, QUARANTINE):
@@ -76,6 +76,8 @@ class PayloadDirectory:
         except OSError as error:
             raise write_error(error, str(self.path)) from error
         if next(self.files(), None) is not None:
+            if (self.path / MARKER_NAME).exists():
+                raise FileExistsError(self.path / MARKER_NAME)
             raise StoreUnusable(
                 f"{self.path} holds payload files but no {MARKER_NAME}; restore the marker, or give an empty directory"
             )

@@ -116,6 +116,9 @@ def number_directories(paths: Sequence[Path], markers: Sequence[Marker | None], 
         raise StoreUnusable("no payload directory; give at least one --data")
     if len(paths) > MAX_DIRECTORIES:
         raise StoreUnusable(f"{len(paths)} payload directories; at most {MAX_DIRECTORIES} can be used")
+    for path in paths:
+        if paths.count(path) > 1:
+            raise StoreUnusable(f"{path} is given twice; give each payload directory once")
     numbered: dict[int, Path] = {}
     known = 0
     for path, marker in zip(paths, markers, strict=True):

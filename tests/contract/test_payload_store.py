@@ -94,7 +94,9 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     kept.store.close()
 
 
-def put(store: PayloadStore, data: bytes, *, chunk: int = MIB, hint: int | None = None, durable: bool = True) -> FilePayload:
+def put(
+    store: PayloadStore, data: bytes, *, chunk: int = MIB, hint: int | None = None, durable: bool = True
+) -> FilePayload:
     """Write through a page-aligned buffer, as a staging buffer is."""
     writer = store.create(len(data) if hint is None else hint, durable=durable)
     buffer = mmap.mmap(-1, max(chunk, 4096))

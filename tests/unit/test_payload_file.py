@@ -132,7 +132,9 @@ def test_other_names_stand_for_nothing(name: str) -> None:
 
 
 def test_the_layout_is_the_documented_one() -> None:
-    encoded = payload_file.encode(Footer(bytes(range(16)), BLOCK_SIZE + 1, 0x1122334455667788, (0xAABBCCDD, 0x01020304)))
+    encoded = payload_file.encode(
+        Footer(bytes(range(16)), BLOCK_SIZE + 1, 0x1122334455667788, (0xAABBCCDD, 0x01020304))
+    )
     assert len(encoded) == 4096
     assert encoded[:8] == bytes.fromhex("ddccbbaa04030201")
     trailer = encoded[-64:]
