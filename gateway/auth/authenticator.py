@@ -50,7 +50,7 @@ class Authenticator:
         self._enforce_region = enforce_region
 
     def authenticate(self, request: S3Request) -> Verified:
-        """The principal of a request, ANONYMOUS when it carries no authentication at all.
+        """The principal of a request, ANONYMOUS when it carries no authentication (an empty header is none).
 
         The canonical request takes the value of `host` from `request.host`: it must be the Host header as the client
         sent it. Raises S3Error: AccessDenied (expired, not yet valid, headers not signed, no date),
@@ -61,7 +61,7 @@ class Authenticator:
         target = request.target
         authorization = headers.get(AUTHORIZATION)
         in_query = bool(target.query) and credential.uses_query_authentication(target)
-        if authorization is None:
+        if not authorization:
             if not in_query:
                 return Verified(ANONYMOUS, _anonymous_payload(headers))
             signing = credential.from_query(target)
@@ -144,7 +144,7 @@ def _check_time(signing: Signing, now: int) -> None:
             "Request is not yet valid",
             details={"X-Amz-Date": str(signing.signed_at * 1000), "Expires": _iso(expiry), "ServerTime": _iso(now)},
         )
-    if expiry < now:
+    if expiry < now or not signing.expires:
         raise S3Error(
             "AccessDenied",
             "Request has expired",

@@ -39,9 +39,12 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Signing:
-    """How a request was signed. `signed_headers` is sorted, `timestamp` is yyyymmddThhmmssZ and `signed_at` the same in
-    seconds since the epoch; `expires` is None for header authentication, else seconds of validity. `security_token` is
-    "" where there is none."""
+    """How a request was signed.
+
+    `signed_headers` is sorted, `timestamp` is yyyymmddThhmmssZ and `signed_at` the same in seconds since the epoch.
+    `expires` is None for header authentication, else seconds of validity, at most MAX_EXPIRES; 0 is always expired.
+    `security_token` is "" where there is none.
+    """
 
     credential: Credential
     signed_headers: tuple[str, ...]
@@ -201,9 +204,7 @@ def _parse_expires(text: str) -> int:
             "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires must be less than "
             f"{MAX_EXPIRES} seconds"
         )
-    if not digits:
-        raise _query_fault("X-Amz-Expires must be at least 1 second")
-    return int(digits)
+    return int(digits or "0")
 
 
 def region_fault(signing: Signing, expected: str) -> S3Error:
@@ -232,6 +233,12 @@ def _query_credential_fault(text: str) -> S3Error:
 
 
 def _unsupported(algorithm: str, value: str) -> S3Error:
+    if algorithm == "AWS" and value and ":" not in value:
+        return S3Error(
+            "InvalidArgument",
+            "AWS authorization header is invalid.  Expected AwsAccessKeyId:signature",
+            details={"ArgumentName": "Authorization", "ArgumentValue": value},
+        )
     if algorithm == "AWS":
         return S3Error(
             "InvalidRequest",

@@ -35,7 +35,7 @@ def canonical_query(pairs: Sequence[tuple[str, str]], *, without: str = "") -> s
     """Decoded pairs, encoded and sorted by name, then value; the parameter `without` is left out."""
     if not pairs:
         return ""
-    encoded = [(quote(name, "~"), quote(value, "~")) for name, value in pairs if name != without]
+    encoded = [(quote(name, ""), quote(value, "")) for name, value in pairs if name != without]
     encoded.sort()
     return "&".join([f"{name}={value}" for name, value in encoded])
 

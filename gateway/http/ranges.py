@@ -31,7 +31,7 @@ def parse_range(value: str | None, size: int) -> ByteRange | None:
     if value is None:
         return None
     unit, equals, spec = value.partition("=")
-    if not equals or unit.strip().lower() != "bytes" or "," in spec:
+    if not equals or unit.strip().lower() != "bytes":
         return None
     first, dash, last = spec.strip().partition("-")
     if not dash or not (_number(first) or not first) or not (_number(last) or not last):

@@ -49,7 +49,7 @@ def parse_target(raw: str, host: str, domains: Sequence[str]) -> Target:
         scope = Scope.SERVICE
     if len(key) > MAX_KEY_BYTES // 4:
         _check_key_length(key)
-    return Target(path, quote(decoded, "/~"), parse_query(query) if query else (), bucket, key, scope)
+    return Target(path, quote(decoded, "/"), parse_query(query) if query else (), bucket, key, scope)
 
 
 def parse_query(query: str) -> tuple[tuple[str, str], ...]:
