@@ -37,7 +37,7 @@ _TO_ITSELF = (
 
 async def copy_object(call: Call) -> Reply:
     headers = call.request.headers
-    source = parse_copy_source(headers[X_AMZ_COPY_SOURCE])
+    source = parse_copy_source(headers.get(X_AMZ_COPY_SOURCE, ""))
     check_write(headers)
     replace_metadata = _replaces(headers, X_AMZ_METADATA_DIRECTIVE, "metadata")
     replace_tags = _replaces(headers, X_AMZ_TAGGING_DIRECTIVE, "tagging")

@@ -33,6 +33,7 @@ _OVERRIDES: Mapping[str, str] = {
     "response-content-disposition": "Content-Disposition",
     "response-content-encoding": "Content-Encoding",
 }
+_CONTROLS = frozenset(chr(code) for code in (*range(32), 127))
 
 
 class _Parameters(NamedTuple):
@@ -89,6 +90,8 @@ def _parameters(call: Call) -> _Parameters:
     overrides: dict[str, str] = {}
     for name, value in call.request.target.query:
         if name in _OVERRIDES:
+            if not value.isprintable() and not _CONTROLS.isdisjoint(value):
+                raise invalid_argument("Header value cannot hold control characters", name, value)
             overrides[_OVERRIDES[name]] = value
         elif name == "partNumber":
             part = part_number(value)

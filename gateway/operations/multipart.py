@@ -53,19 +53,12 @@ async def complete_multipart_upload(call: Call) -> Reply:
     answer is the same, although the upload is over."""
     headers = call.request.headers
     condition = write_condition(headers)
-    over: NotFound | None = None
-    try:
-        call.objects.upload(call.bucket, call.key, upload_id(call))
-    except UploadNotFound as error:
-        over = error
     # The checksum headers are about the object, not about this document.
     body = await call.body.read_document(_DOCUMENT_LIMIT, checksums=False)
     if not body:
         raise S3Error("MalformedXML")
     parts = read_complete(body).parts
     _check_order(parts)
-    if over is not None:
-        return _reply(call, _completed_before(call, parts, over))
 
     def describe(upload: Upload, stored: Sequence[Part]) -> tuple[str, Checksum | None]:
         _check_size(headers, sum(part.size for part in stored))
@@ -73,9 +66,12 @@ async def complete_multipart_upload(call: Call) -> Reply:
         verify_object(headers, checksum)
         return etag.multipart(stored), checksum
 
-    version = await call.objects.complete_upload(
-        call.bucket, call.key, upload_id(call), parts, describe=describe, condition=condition
-    )
+    try:
+        version = await call.objects.complete_upload(
+            call.bucket, call.key, upload_id(call), parts, describe=describe, condition=condition
+        )
+    except UploadNotFound as over:
+        version = _completed_before(call, parts, over)
     return _reply(call, version)
 
 

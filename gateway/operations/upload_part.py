@@ -49,7 +49,7 @@ async def upload_part(call: Call) -> Reply:
 async def upload_part_copy(call: Call) -> Reply:
     headers = call.request.headers
     number = part_number(call.request.target.get("partNumber"))
-    source = parse_copy_source(headers[X_AMZ_COPY_SOURCE])
+    source = parse_copy_source(headers.get(X_AMZ_COPY_SOURCE, ""))
     upload = call.objects.upload(call.bucket, call.key, upload_id(call))
     bucket = call.objects.bucket(call.bucket)
     version = find_source(call, source)

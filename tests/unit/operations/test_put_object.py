@@ -1,0 +1,116 @@
+import hashlib
+
+import pytest
+
+from s3verbs.storage.model import Durability, FilePayload
+from tests.unit.operations.endpoint import Endpoint, b64, md5_hex, sha256_b64
+
+DATA = b"0123456789" * 5000
+
+
+async def test_the_reply_carries_etag_and_the_default_checksum(endpoint: Endpoint) -> None:
+    reply = await endpoint.put("key", b"123456789")
+    assert (reply.status, reply.document, reply.content) == (200, None, None)
+    # The CRC-64/NVME check value of "123456789" is ae8b14860a799888.
+    assert reply.headers == {
+        "ETag": '"25f9e794323b453885f5181f1b624d0b"',
+        "x-amz-checksum-crc64nvme": b64(bytes.fromhex("ae8b14860a799888")),
+        "x-amz-checksum-type": "FULL_OBJECT",
+    }
+
+
+async def test_a_claimed_checksum_is_verified_kept_and_returned(endpoint: Endpoint) -> None:
+    reply = await endpoint.put("key", DATA, {"x-amz-checksum-sha256": sha256_b64(DATA)})
+    assert reply.headers["x-amz-checksum-sha256"] == sha256_b64(DATA)
+    assert "x-amz-checksum-crc64nvme" not in reply.headers
+    checksum = endpoint.objects.lookup("bucket", "key").checksum
+    assert checksum is not None
+    assert (checksum.algorithm, checksum.kind) == ("SHA256", "FULL_OBJECT")
+
+
+async def test_a_wrong_checksum_or_md5_leaves_nothing(endpoint: Endpoint) -> None:
+    await endpoint.fails(
+        "BadDigest", "PutObject", "bucket", "key", body=b"a", headers={"x-amz-checksum-sha256": sha256_b64(b"b")}
+    )
+    md5 = b64(hashlib.md5(b"b").digest())
+    await endpoint.fails("BadDigest", "PutObject", "bucket", "key", body=b"a", headers={"content-md5": md5})
+    await endpoint.fails("InvalidDigest", "PutObject", "bucket", "key", body=b"a", headers={"content-md5": "short"})
+    await endpoint.fails("NoSuchKey", "HeadObject", "bucket", "key")
+
+
+async def test_a_trailing_checksum_is_kept(endpoint: Endpoint) -> None:
+    reply = await endpoint.run(
+        "PutObject",
+        "bucket",
+        "key",
+        body=b"data",
+        headers={"x-amz-trailer": "x-amz-checksum-sha1", "x-amz-sdk-checksum-algorithm": "SHA1"},
+        trailers={"x-amz-checksum-sha1": b64(hashlib.sha1(b"data").digest())},
+    )
+    assert reply.headers["x-amz-checksum-sha1"] == b64(hashlib.sha1(b"data").digest())
+
+
+async def test_overwriting_replaces_the_bytes(endpoint: Endpoint) -> None:
+    await endpoint.put("key", b"first")
+    await endpoint.put("key", DATA)
+    assert (await endpoint.get("key"))[1] == DATA
+    assert isinstance(endpoint.objects.lookup("bucket", "key").parts[0].payload, FilePayload)
+
+
+async def test_absent_bucket_is_told_before_the_body(endpoint: Endpoint) -> None:
+    error = await endpoint.fails("NoSuchBucket", "PutObject", "absent", "key", body=DATA)
+    assert error.details == {"BucketName": "absent"}
+    assert not endpoint.body_taken()
+
+
+async def test_if_none_match_star_creates_once(endpoint: Endpoint) -> None:
+    await endpoint.put("key", b"first", {"if-none-match": "*"})
+    error = await endpoint.fails(
+        "PreconditionFailed", "PutObject", "bucket", "key", body=b"second", headers={"if-none-match": "*"}
+    )
+    assert error.details == {"Condition": "If-None-Match"}
+    assert (await endpoint.get("key"))[1] == b"first"
+
+
+async def test_if_match_replaces_only_the_named_object(endpoint: Endpoint) -> None:
+    error = await endpoint.fails("NoSuchKey", "PutObject", "bucket", "key", body=b"x", headers={"if-match": "*"})
+    assert error.details == {"Key": "key"}
+    await endpoint.put("key", b"first")
+    error = await endpoint.fails(
+        "PreconditionFailed", "PutObject", "bucket", "key", body=b"x", headers={"if-match": f'"{md5_hex(b"other")}"'}
+    )
+    assert error.details == {"Condition": "If-Match"}
+    await endpoint.put("key", b"second", {"if-match": f'"{md5_hex(b"first")}"'})
+    await endpoint.put("key", b"third", {"if-match": md5_hex(b"second")})
+    assert (await endpoint.get("key"))[1] == b"third"
+
+
+async def test_a_refused_conditional_write_leaves_no_payload_file(endpoint: Endpoint) -> None:
+    await endpoint.put("key", b"first")
+    await endpoint.fails("PreconditionFailed", "PutObject", "bucket", "key", body=DATA, headers={"if-none-match": "*"})
+    await endpoint.objects.reclaim()
+    assert not endpoint.payloads.disk.files
+
+
+async def test_keys_beside_and_below_each_other_coexist(endpoint: Endpoint) -> None:
+    keys = ["foo", "foo/", "foo/bar", "foo//bar", "foo/../bar", "/foo", "ünï", "a\tb"]
+    for key in keys:
+        await endpoint.put(key, key.encode())
+    for key in keys:
+        assert (await endpoint.get(key))[1] == key.encode()
+
+
+async def test_a_key_has_at_most_1024_bytes(endpoint: Endpoint) -> None:
+    await endpoint.put("k" * 1024, b"x")
+    await endpoint.put("é" * 512, b"x")
+    for name in ("PutObject", "GetObject", "HeadObject", "DeleteObject", "CreateMultipartUpload"):
+        error = await endpoint.fails("KeyTooLongError", name, "bucket", "é" * 512 + "x")
+        assert error.details == {"Size": "1025", "MaxSizeAllowed": "1024"}
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+async def test_the_buckets_durability_reaches_the_payload(endpoint: Endpoint, durability: Durability) -> None:
+    await endpoint.run("CreateBucket", "other", headers={"x-s3verbs-durability": durability.value})
+    await endpoint.run("PutObject", "other", "key", body=DATA)
+    [file] = endpoint.payloads.disk.files.values()
+    assert file.durable is (durability is Durability.STRICT)
