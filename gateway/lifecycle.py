@@ -296,8 +296,9 @@ class Lifecycle:
         headers = dict(failure.headers)
         body = b""
         length: int | None = None
-        if failure.status >= 500 and method == "GET":
+        if failure.status >= 500 and failure.code != "NotImplemented" and method == "GET":
             # NIXL's client counts the body of an error as object bytes, and then fails although its retry succeeds.
+            # NotImplemented is never tried again, and its name is all that a client learns from it.
             headers["x-amz-error-code"] = failure.code
             headers["x-amz-error-message"] = failure.message
             length = 0

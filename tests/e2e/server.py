@@ -95,12 +95,14 @@ class Server:
             time.sleep(0.05)
 
     def is_ready(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=2)
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=2)
             connection.request("GET", "/health/ready")
             return connection.getresponse().status == 200
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
+        finally:
+            connection.close()
 
     def stop(self, *, timeout: float = 30) -> int:
         """Ask it to stop as a service manager does, and wait. The exit code."""

@@ -2,13 +2,11 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.clients import MIB, Driver, payload, sha256
-from tests.e2e.conftest import EXTERNAL
 from tests.e2e.fault_proxy import Fault, FaultProxy
 from tests.e2e.server import DEFAULT_BUCKET, Endpoint, Server
 
@@ -190,19 +188,3 @@ def test_a_server_frozen_for_ten_seconds(start: Start, own_server: Server) -> No
     assert [read["state"] for read in result["reads"]] == ["DONE"] * 6
     for batch, read in enumerate(result["reads"]):
         assert read["sha256"] == digests([f"batch/{batch}/{number}" for number in range(4)], [MIB] * 4)
-
-
-def test_over_tls_with_a_private_authority(
-    drive: Drive, tmp_path: Path, certificate: tuple[Path, Path]
-) -> None:
-    if EXTERNAL:
-        pytest.skip("S3VERBS_E2E_ENDPOINT is set: this test controls the server")
-    server = Server(data=tmp_path / "data", log=tmp_path / "log", tls=certificate)
-    server.start()
-    try:
-        for name, parameters in (("standard", STANDARD), ("trailer", TRAILER)):
-            arguments = {"bucket": DEFAULT_BUCKET, "keys": [name], "sizes": [3 * MIB], "parameters": parameters}
-            result = drive("nixl", "nixl_client", "round_trip", at=server.endpoint, **arguments)
-            assert (result["write"]["state"], result["read"]["sha256"]) == ("DONE", digests([name], [3 * MIB]))
-    finally:
-        server.close()
