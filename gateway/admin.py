@@ -7,13 +7,15 @@ next request.
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from s3verbs.gateway.access_log import timestamp
 from s3verbs.gateway.auth.access_keys import AccessKey, AccessKeys
 from s3verbs.gateway.config import Settings
 from s3verbs.gateway.http.target import valid_bucket_name
 from s3verbs.gateway.supervisor import StartError
+from s3verbs.storage.check import check_store
 from s3verbs.storage.errors import BucketExists, BucketNotEmpty, BucketNotFound, StorageError
 from s3verbs.storage.model import Durability
 from s3verbs.storage.opening import Store, open_store
@@ -26,8 +28,16 @@ class AdminError(Exception):
 def run(settings: Settings, options: argparse.Namespace) -> int:
     """Run one command: 0 done, 1 refused or damage found. Raises StartError when the store cannot be opened."""
     command = _COMMANDS[options.action]
+    check = options.action == "check"
     try:
-        store = open_store(settings.data, map_bytes=settings.map_bytes, reserve_bytes=settings.reserve_bytes)
+        store = open_store(
+            settings.data,
+            map_bytes=settings.map_bytes,
+            reserve_bytes=settings.reserve_bytes,
+            # Repair takes away what nothing refers to, which a running server may just be about to refer to.
+            exclusive=check and options.repair,
+            read_only=check and not options.repair,
+        )
     except StorageError as error:
         raise StartError(str(error)) from error
     try:
@@ -80,8 +90,9 @@ def _bucket_create(store: Store, settings: Settings, options: argparse.Namespace
         )
     durability = Durability(options.durability)
     try:
-        asyncio.run(
-            store.objects.create_bucket(options.bucket, owner="root", durability=durability, region=settings.region)
+        _run(
+            store,
+            store.objects.create_bucket(options.bucket, owner="root", durability=durability, region=settings.region),
         )
     except BucketExists:
         raise AdminError(f"bucket {options.bucket!r}: exists already") from None
@@ -102,7 +113,7 @@ def _bucket_list(store: Store, settings: Settings, options: argparse.Namespace) 
 
 def _bucket_delete(store: Store, settings: Settings, options: argparse.Namespace) -> int:
     try:
-        asyncio.run(store.objects.delete_bucket(options.bucket))
+        _run(store, store.objects.delete_bucket(options.bucket))
     except BucketNotFound:
         raise AdminError(f"bucket {options.bucket!r}: there is none of that name") from None
     except BucketNotEmpty:
@@ -114,11 +125,42 @@ def _bucket_delete(store: Store, settings: Settings, options: argparse.Namespace
 def _bucket_set_durability(store: Store, settings: Settings, options: argparse.Namespace) -> int:
     durability = Durability(options.durability)
     try:
-        asyncio.run(store.objects.update_bucket(options.bucket, durability=durability))
+        _run(store, store.objects.update_bucket(options.bucket, durability=durability))
     except BucketNotFound:
         raise AdminError(f"bucket {options.bucket!r}: there is none of that name") from None
     sys.stdout.write(f"{options.bucket}\t{durability.value}\n")
     return 0
+
+
+def _check(store: Store, settings: Settings, options: argparse.Namespace) -> int:
+    report = check_store(store, read_payloads=options.read_payloads, repair=options.repair)
+    for finding in report.findings:
+        sys.stdout.write(f"{finding.kind}\t{finding.where}\t{finding.remedy}\n")
+    counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(report.counts.items()))
+    sys.stdout.write(f"checked: {counts or 'an empty store'}\n")
+    if report.clean:
+        sys.stdout.write("no damage found\n")
+        return 0
+    if report.repaired:
+        sys.stdout.write(f"{len(report.findings)} findings repaired; what was taken away is in {store.quarantine}\n")
+    else:
+        sys.stdout.write(
+            f"{len(report.findings)} findings; a server that writes meanwhile can cause some: "
+            "stop it and check again, with --repair to quarantine what is wrong\n"
+        )
+    return 1
+
+
+def _run(store: Store, change: Coroutine[Any, Any, object]) -> None:
+    """Run a change to its end, reclaim included."""
+
+    async def until_done() -> None:
+        try:
+            await change
+        finally:
+            await store.objects.close()
+
+    asyncio.run(until_done())
 
 
 _Command = Callable[[Store, Settings, argparse.Namespace], int]
@@ -129,6 +171,7 @@ _COMMANDS: Mapping[str, _Command] = {
     "key-disable": _key_change(AccessKeys.disable, "Inactive"),
     "key-enable": _key_change(AccessKeys.enable, "Active"),
     "key-delete": _key_change(lambda keys, access_key: keys.delete(access_key), "deleted"),
+    "check": _check,
     "bucket-create": _bucket_create,
     "bucket-list": _bucket_list,
     "bucket-delete": _bucket_delete,

@@ -121,7 +121,7 @@ def wire(settings: Settings, store: Store, loop: asyncio.AbstractEventLoop, *, u
         executor=executor,
         watchdog=watchdog,
         logs=[each for each in (access, audit) if each is not None],
-        upkeep=Upkeep(store.objects, stale_days=settings.stale_upload_days) if upkeep else None,
+        upkeep=Upkeep(store, stale_days=settings.stale_upload_days, clock=clock) if upkeep else None,
     )
     if gateway.upkeep is not None:
         gateway.upkeep.start()
@@ -158,9 +158,7 @@ async def prepare(settings: Settings) -> FirstStart:
 
     Raises StorageError.
     """
-    store = open_store(
-        settings.data, map_bytes=settings.map_bytes, reserve_bytes=settings.reserve_bytes, exclusive=True
-    )
+    store = open_store(settings.data, map_bytes=settings.map_bytes, reserve_bytes=settings.reserve_bytes)
     try:
         access_key, secret_key = _ensure_root(AccessKeys(store.metadata, root=_root(settings)))
         made = []

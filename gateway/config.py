@@ -122,7 +122,12 @@ class Settings:
         (),
         many=True,
     )
-    rdma: str = _setting(types.rdma, "off or auto; required is refused while there is no RDMA transport", "RDMA data path: auto serves HTTP and says why RDMA is off", "off")
+    rdma: str = _setting(
+        types.rdma,
+        "off or auto; required is refused while there is no RDMA transport",
+        "RDMA data path: auto serves HTTP and says why RDMA is off",
+        "off",
+    )
 
     def check(self) -> None:
         """What involves several settings. Raises ConfigError."""

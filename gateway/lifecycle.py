@@ -39,6 +39,9 @@ from s3verbs.storage.errors import StorageError
 FIRST_BYTE_SECONDS = 2.5
 """A GET that has not begun to answer by then is told SlowDown: clients of this kind give up after 3 s."""
 
+_OBJECT_READS = frozenset({"GetObject", ""})
+"""Operations whose answer a client may take for object bytes; "" is a GET that failed before it was routed."""
+
 DRAIN_BYTES = 1 << 20
 """An unread body of at most this much is read and dropped, so that the connection can be kept."""
 
@@ -79,6 +82,7 @@ class Lifecycle:
         exchange.task = asyncio.current_task()
         parts.watchdog.exchanges.add(exchange)
         parts.observer.started()
+        exchange.connection.fail_broken_body(request)
         try:
             await self._run(exchange)
         finally:
@@ -257,6 +261,7 @@ class Lifecycle:
                 keep_alive=exchange.keep_alive,
                 http11=exchange.http11,
                 method=exchange.method,
+                object_read=exchange.method == "GET" and exchange.operation in _OBJECT_READS,
             )
             write(exchange, data)
             await drained(exchange, self.body_timeout)
@@ -292,13 +297,13 @@ class Lifecycle:
         keep_alive: bool,
         http11: bool = True,
         method: str = "",
+        object_read: bool = False,
     ) -> bytes:
         headers = dict(failure.headers)
         body = b""
         length: int | None = None
-        if failure.status >= 500 and failure.code != "NotImplemented" and method == "GET":
+        if failure.status >= 500 and object_read:
             # NIXL's client counts the body of an error as object bytes, and then fails although its retry succeeds.
-            # NotImplemented is never tried again, and its name is all that a client learns from it.
             headers["x-amz-error-code"] = failure.code
             headers["x-amz-error-message"] = failure.message
             length = 0

@@ -2,6 +2,7 @@
 
 import logging
 from itertools import count
+from time import perf_counter
 
 from s3verbs.gateway.access_log import AccessLog
 from s3verbs.gateway.audit import AuditLog
@@ -43,7 +44,7 @@ class Observer:
             self._audit.record(exchange, action, "denied", code)
 
     def finished(self, exchange: Exchange) -> None:
-        seconds = exchange.loop.time() - exchange.started
+        seconds = perf_counter() - exchange.started
         self._metrics.finished(exchange, seconds)
         if self._access is not None:
             self._access.record(exchange, seconds)

@@ -3,7 +3,8 @@
 LMDB copies pages before it changes them, so even a delete takes room. The file `reserve` beside the environment holds
 `size` allocated bytes. When a change that frees space finds the disk full, the file is cut to nothing and the change
 runs again in the room that this gives. Changes that take space are refused before: while fewer than `size` bytes are
-free, or twice as many when the file is gone and has to be made again. All processes of a host share the one file.
+free, or twice as many when the file is gone and has to be made again. Free is what the disk has and what deletes left
+inside the environment's file. All processes of a host share the one reserve.
 """
 
 import errno
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from s3verbs.storage.errors import StorageError
+
 FILE_NAME = "reserve"
 CHECK_INTERVAL_S = 0.1
 REFILL_INTERVAL_S = 1.0
@@ -23,10 +26,19 @@ _PROBE_BYTES = 256 * 1024
 class DiskReserve:
     """`size` 0 keeps nothing and refuses nothing. Used by the thread that has the write lock of the process."""
 
-    def __init__(self, directory: Path, size: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        size: int,
+        *,
+        reusable: Callable[[], int] = lambda: 0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`reusable` gives the bytes inside the environment's file, which never shrinks, that no entry uses."""
         self._directory = directory
         self._path = directory / FILE_NAME
         self._size = size
+        self._reusable = reusable
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._checked_at = float("-inf")
@@ -34,13 +46,15 @@ class DiskReserve:
         self._low = False
 
     def low(self) -> bool:
-        """Whether changes that take space are to be refused; looked at once per CHECK_INTERVAL_S. Raises OSError."""
+        """Whether changes that take space are to be refused; looked at once per CHECK_INTERVAL_S. Raises OSError,
+        and what `reusable` raises."""
         if not self._size:
             return False
         now = self._monotonic()
         if now - self._checked_at >= CHECK_INTERVAL_S:
             self._checked_at = now
-            self._low = self._free() < 2 * self._size - min(self._held(), self._size)
+            wanted = 2 * self._size - min(self._held(), self._size) - self._free()
+            self._low = wanted > 0 and wanted > self._reusable()
         return self._low
 
     def release(self) -> bool:
@@ -65,11 +79,12 @@ class DiskReserve:
         with self._lock:
             self._refilled_at = now
             try:
-                held = self._held()
-                if held >= self._size or self._free() < 2 * self._size - held:
+                missing = self._size - self._held()
+                free = self._free()
+                if missing <= 0 or free < missing or free + self._reusable() < missing + self._size:
                     return
                 descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError:
+            except (OSError, StorageError):
                 return
             try:
                 os.posix_fallocate(descriptor, 0, self._size)

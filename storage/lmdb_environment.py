@@ -10,7 +10,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,9 @@ RESIZE_TIMEOUT_S = 10.0
 """How long a change of the map waits for the open transactions of this process."""
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+_READER_SLOT_BYTES = 64
+_LOCK_HEADER_SLOTS = 8
 
 _open_here: dict[tuple[int, int], int] = {}
 """Directory (device, inode) -> process that has it open. A second environment over the same files in one process would
@@ -114,6 +117,20 @@ class LmdbEnvironment:
     def map_bytes(self) -> int:
         return self._env.info()["map_size"]
 
+    def reusable_bytes(self) -> int:
+        """Bytes of the file that no entry uses: pages that were freed, whether or not a snapshot still keeps them."""
+        transaction = self.begin_read()
+        try:
+            used = 0
+            for statistics in (self._env.stat(), *(transaction.stat(table) for table in self.tables.values())):
+                used += statistics["branch_pages"] + statistics["leaf_pages"] + statistics["overflow_pages"]
+            return max(self._env.info()["last_pgno"] + 1 - used, 0) * self._env.stat()["psize"]
+        except lmdb.Error as failure:
+            raise storage_error(failure) from failure
+        finally:
+            transaction.abort()
+            self.end()
+
     def close(self) -> None:
         """Waits a while for open transactions, then closes under them. May be called again."""
         with self._lock:
@@ -178,36 +195,19 @@ class LmdbEnvironment:
         return identity
 
     def _open_files(self, map_bytes: int, max_readers: int) -> "tuple[lmdb.Environment, Mapping[Table, Any]]":
-        options: dict[str, Any] = {
-            "map_size": map_bytes,
-            "max_dbs": len(Table),
-            "max_readers": max_readers,
-            "max_spare_txns": 1,
-            "readonly": self.read_only,
-            "create": False,
-            "mode": 0o600,  # access keys are in it
-        }
         try:
             with _exclusive(self.path):
                 fresh = not (self.path / DATA_FILE).exists()
-                if fresh and self.read_only:
-                    raise StoreUnusable(f"{self.path} holds no metadata store")
-                env = lmdb.open(str(self.path), **options)
-                if not self.read_only and _has_holes(self.path / LOCK_FILE):
-                    # The lock file is written through a shared mapping: a hole that a full disk cannot fill would kill
-                    # the process with SIGBUS. It is filled while this process has no lock on it that could be lost.
-                    env.close()
-                    _fill(self.path / LOCK_FILE)
-                    env = lmdb.open(str(self.path), **options)
-                try:
-                    tables = self._open_tables(env)
-                    env.reader_check()
+                if self.read_only:
                     if fresh:
-                        _sync_directory(self.path)
-                        _sync_directory(self.path.parent)
-                except BaseException:
-                    env.close()
-                    raise
+                        raise StoreUnusable(f"{self.path} holds no metadata store")
+                else:
+                    _allocate_lock_file(self.path / LOCK_FILE, max_readers)
+                opened = self._open_environment(map_bytes, max_readers)
+                if fresh:
+                    _sync_directory(self.path)
+                    _sync_directory(self.path.parent)
+                return opened
         except lmdb.Error as failure:
             if error_number(failure) in NO_ROOM:
                 raise StorageFull(f"no room to open the metadata store in {self.path}: {failure}") from failure
@@ -216,7 +216,32 @@ class LmdbEnvironment:
             if failure.errno in NO_ROOM:
                 raise StorageFull(f"no room to open the metadata store in {self.path}: {failure}") from failure
             raise StoreUnusable(f"metadata store in {self.path}: {failure}") from failure
-        return env, tables
+
+    def _open_environment(self, map_bytes: int, max_readers: int) -> "tuple[lmdb.Environment, Mapping[Table, Any]]":
+        while True:
+            env = None
+            try:
+                env = lmdb.open(
+                    str(self.path),
+                    map_size=map_bytes,
+                    max_dbs=len(Table),
+                    max_readers=max_readers,
+                    max_spare_txns=1,
+                    readonly=self.read_only,
+                    create=False,
+                    mode=0o600,  # access keys are in it
+                )
+                tables = self._open_tables(env)
+                env.reader_check()
+            except BaseException as failure:
+                if env is not None:
+                    env.close()
+                if not isinstance(failure, lmdb.MapResizedError):
+                    raise
+                # Another process outgrows the map between two steps of this one.
+                map_bytes *= 2
+            else:
+                return env, tables
 
     def _open_tables(self, env: lmdb.Environment) -> Mapping[Table, Any]:
         if self.read_only:
@@ -256,17 +281,27 @@ def _exclusive(directory: Path) -> "Iterator[None]":
         os.close(descriptor)
 
 
-def _has_holes(path: Path) -> bool:
-    status = path.stat()
-    return status.st_blocks * 512 < status.st_size
+def _allocate_lock_file(path: Path, max_readers: int) -> None:
+    """Give the lock file its room on the disk. It is written through a shared mapping, where a hole that a full disk
+    cannot fill would kill the process with SIGBUS.
 
-
-def _fill(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR)
+    LMDB counts reader slots by the length of the file: a file that may be in use keeps its length. The descriptor is
+    closed before this process opens the environment, since closing one drops the locks that a process has on a file.
+    """
     try:
-        # A file system that cannot allocate ahead (EOPNOTSUPP, EINVAL) leaves the file as it is.
-        with suppress(OSError):
-            os.posix_fallocate(descriptor, 0, os.fstat(descriptor).st_size)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        size = (max_readers + _LOCK_HEADER_SLOTS) * _READER_SLOT_BYTES
+    except FileExistsError:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        status = os.fstat(descriptor)
+        size = status.st_size if status.st_blocks * 512 < status.st_size else 0
+    try:
+        if size:
+            os.posix_fallocate(descriptor, 0, size)
+    except OSError as failure:
+        if failure.errno in NO_ROOM:
+            raise
+        # A file system that cannot allocate ahead.
     finally:
         os.close(descriptor)
 

@@ -45,7 +45,7 @@ class LmdbMetadataStore:
         Raises StoreUnusable, StorageFull.
         """
         self._environment = LmdbEnvironment(path, map_bytes=map_bytes, read_only=read_only, max_readers=max_readers)
-        self._reserve = DiskReserve(path, 0 if read_only else reserve_bytes)
+        self._reserve = DiskReserve(path, 0 if read_only else reserve_bytes, reusable=self._environment.reusable_bytes)
         self._reserve.refill()
         self._committer = GroupCommitter(self._commit)
         self._writing = threading.Lock()
@@ -96,6 +96,9 @@ class LmdbMetadataStore:
             return []
         try:
             low = self._reserve.low()
+        except StorageError as failure:
+            _fail(changes, failure)
+            return []
         except OSError as failure:
             _fail(changes, StorageError(f"the metadata disk does not answer: {failure}"))
             return []
@@ -170,6 +173,8 @@ class LmdbMetadataStore:
         """Changes that take space fail first, then the reserve goes, then those that free space fail too."""
         full = StorageFull(f"no room on the metadata disk: {failure}")
         freeing = _refuse(group, full)
+        if self._environment.clear_stale_readers():
+            return freeing
         if len(freeing) < len(group) or self._reserve.release():
             return freeing
         raise full from failure

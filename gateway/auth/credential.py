@@ -174,7 +174,7 @@ def _header_date(headers: Mapping[str, str]) -> tuple[str, int]:
 def _parse_credential(text: str, fault: Fault) -> Credential:
     # An access key may hold slashes, so the scope is taken from the right.
     fields = text.rsplit("/", 4)
-    if len(fields) != 5 or not fields[0]:
+    if len(fields) != 5 or not fields[0] or not text.isascii():
         raise fault('the Credential is mal-formed; expecting "<YOUR-AKID>/YYYYMMDD/REGION/SERVICE/aws4_request".')
     access_key, date, region, service, terminator = fields
     if len(date) != 8 or parse_timestamp(date + "T000000Z") is None:

@@ -53,7 +53,7 @@ class Limits:
 class Connection(RequestHandler):
     """One client connection. Never lets aiohttp write a response of its own."""
 
-    __slots__ = ("_head_timer", "_limits", "_listener", "_refuse", "half_closed", "remote", "secure")
+    __slots__ = ("_head_begun", "_head_timer", "_limits", "_listener", "_refuse", "half_closed", "remote", "secure")
 
     def __init__(self, listener: "Listener", limits: Limits, refuse: Refuse, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -72,6 +72,7 @@ class Connection(RequestHandler):
         self._limits = limits
         self._refuse = refuse
         self._head_timer: asyncio.TimerHandle | None = None
+        self._head_begun = False
         self.remote = ""
         self.secure = False
         self.half_closed = False
@@ -81,7 +82,7 @@ class Connection(RequestHandler):
         peer = transport.get_extra_info("peername")
         self.remote = peer[0] if isinstance(peer, tuple) else ""
         self.secure = transport.get_extra_info("sslcontext") is not None
-        self._head_timer = self._loop.call_later(self._limits.header_timeout, self._head_late, False)
+        self._head_timer = self._loop.call_later(self._limits.header_timeout, self._head_late)
         if len(self._listener.open) > self._limits.max_connections:
             self._answer_and_close("SlowDown", "The server has as many connections as it may.")
 
@@ -94,22 +95,22 @@ class Connection(RequestHandler):
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             # Part of a head: the rest must come in time, however slowly it trickles.
+            self._head_begun = bool(data)
             if self._head_timer is None and data:
-                self._head_timer = self._loop.call_later(self._limits.header_timeout, self._head_late, True)
+                self._head_timer = self._loop.call_later(self._limits.header_timeout, self._head_late)
         elif self._head_timer is not None and self._messages:
             self._stop_head_timer()
         if self._messages and self._current_request is not None:
-            self._fail_broken_body()
+            self.fail_broken_body(self._current_request)
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio.Protocol lets it say whether to stay open
         """The client will send no more. A request that is being answered is still answered, as HTTP allows; one whose
         body is incomplete fails at once."""
         self.half_closed = True
-        request = self._current_request
-        if request is None and not self._messages:
+        if self.idle:
             return False
-        if request is not None and not request.content.is_eof():
-            request.content.set_exception(RequestPayloadError("connection closed by the client"))
+        if self._current_request is not None:
+            self.fail_broken_body(self._current_request)
         return not self.secure
 
     def handle_error(
@@ -135,21 +136,29 @@ class Connection(RequestHandler):
     @property
     def idle(self) -> bool:
         """No request is being read or answered."""
-        return self._current_request is None and not self._messages
+        waiter = self._waiter
+        return not self._messages and (self._request_count == 0 or (waiter is not None and not waiter.done()))
 
-    def _fail_broken_body(self) -> None:
-        """When the parser gives up inside a body, aiohttp queues the error as the next request and leaves the reader of
-        the body waiting for ever."""
-        error = getattr(self._messages[-1][0], "exc", None)
-        request = self._current_request
-        if isinstance(error, HttpProcessingError) and request is not None and not request.content.is_eof():
-            request.content.set_exception(RequestPayloadError(error.message))
+    def fail_broken_body(self, request: web.BaseRequest) -> None:
+        """Let the reader of a body know that the rest will not come.
 
-    def _head_late(self, partial: bool) -> None:
-        self._head_timer = None
-        if self.transport is None or self._current_request is not None:
+        When the parser gives up inside a body, aiohttp queues the error as the next request and leaves the reader
+        waiting for ever; and so it does when the client stops sending.
+        """
+        if request.content.is_eof():
             return
-        if partial:
+        if self.half_closed:
+            request.content.set_exception(RequestPayloadError("the client stopped sending"))
+        elif self._messages:
+            error = getattr(self._messages[-1][0], "exc", None)
+            if isinstance(error, HttpProcessingError):
+                request.content.set_exception(RequestPayloadError(error.message))
+
+    def _head_late(self) -> None:
+        self._head_timer = None
+        if self.transport is None or not self.idle:
+            return
+        if self._head_begun:
             self._answer_and_close("RequestTimeout", None)
         else:
             self.force_close()

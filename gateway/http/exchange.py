@@ -2,6 +2,7 @@
 
 import asyncio
 from enum import Enum
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from aiohttp import StreamReader, web
@@ -23,7 +24,7 @@ class Exchange:
     """A request in progress. Used only on the loop thread.
 
     `committed` is set once a byte of the response is out: from then on a failure can only abort the connection.
-    `keep_alive` is cleared by whatever makes the connection unusable. `deadline` is loop time; past it the watchdog
+    `keep_alive` is cleared by whatever makes the connection unusable. `started` is perf_counter's time, `deadline` the loop's; past it the watchdog
     sets `expired` to `wait` and cancels `task`. `secure` says whether this connection is TLS,
     `secure_client` whether the client's is, which may end at a proxy.
     """
@@ -66,7 +67,7 @@ class Exchange:
         self.connection = connection
         self.id = id
         self.loop = loop
-        self.started = loop.time()
+        self.started = perf_counter()
         transport = request.transport
         assert transport is not None
         self.transport: asyncio.Transport = transport

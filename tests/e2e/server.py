@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import os
 import random
 import signal
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCESS_KEY = "E2EROOTACCESSKEY0001"
@@ -48,7 +50,8 @@ class Endpoint:
 
 @dataclass
 class Server:
-    """One `s3verbs serve` with one data directory. The log holds the output of all its starts."""
+    """One `s3verbs serve` with one data directory. The log holds the output of all its starts; beside it, with `.access`
+    after its name, lies the access log."""
 
     data: Path
     log: Path
@@ -75,7 +78,7 @@ class Server:
                     *s3verbs("serve"),
                     *("--data", str(self.data), "--workers", str(self.workers)),
                     *("--listen", f"127.0.0.1:{self.port}", "--metrics-listen", f"127.0.0.1:{self.health_port}"),
-                    *("--bucket", DEFAULT_BUCKET, "--domain", "localhost"),
+                    *("--bucket", DEFAULT_BUCKET, "--domain", "localhost", "--access-log", f"{self.log}.access"),
                     *tls,
                     *self.options,
                 ],
@@ -137,6 +140,11 @@ class Server:
 
     def log_text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def refusals(self) -> list[dict[str, Any]]:
+        """The lines of the access log whose status is 400 or more."""
+        lines = Path(f"{self.log}.access").read_text().splitlines()
+        return [entry for entry in map(json.loads, lines) if entry["status"] >= 400]
 
     def check(self) -> subprocess.CompletedProcess[str]:
         """`s3verbs admin check` on the data directory of the stopped server."""

@@ -163,8 +163,9 @@ def test_ten_seconds_without_the_server(start: Start, own_server: Server, parame
     time.sleep(10)
     own_server.start()
     result = driver.result(180)
-    assert [write["state"] for write in result["writes"]] == ["DONE"] * count
-    assert [read["state"] for read in result["reads"]] == ["DONE"] * count
+    outcome = result, own_server.refusals()
+    assert [write["state"] for write in result["writes"]] == ["DONE"] * count, outcome
+    assert [read["state"] for read in result["reads"]] == ["DONE"] * count, outcome
     assert max(write["seconds"] for write in result["writes"]) > 8, "the outage was in the middle"
     assert max(read["seconds"] for read in result["reads"]) > 8, "the outage was in the middle"
     for batch, read in enumerate(result["reads"]):

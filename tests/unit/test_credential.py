@@ -74,6 +74,7 @@ def test_an_access_key_may_hold_slashes_and_equals_signs() -> None:
     [
         (CREDENTIAL, "", "Credential is mal-formed"),
         (CREDENTIAL, "AKID", "Credential is mal-formed"),
+        ("us-east-1", "us-\udcff", "Credential is mal-formed"),
         (CREDENTIAL, CREDENTIAL[4:], "Credential is mal-formed"),
         ("20130524/", "2013052/", 'incorrect date format "2013052"'),
         ("20130524/", "20131324/", 'incorrect date format "20131324"'),
