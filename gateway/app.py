@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,15 +165,13 @@ async def prepare(settings: Settings) -> FirstStart:
         access_key, secret_key = _ensure_root(AccessKeys(store.metadata, root=_root(settings)))
         made = []
         for bucket in settings.buckets:
-            try:
-                # Asked first: on a full disk a creation is refused before it can say that the bucket exists.
+            # Looked for first: on a full drive nothing can be written, and the server must start all the same.
+            with suppress(BucketNotFound):
                 store.objects.bucket(bucket.name)
-            except BucketNotFound:
-                await store.objects.create_bucket(
-                    bucket.name, owner=ROOT_ACCOUNT, durability=bucket.durability, region=settings.region
-                )
-            else:
                 continue
+            await store.objects.create_bucket(
+                bucket.name, owner=ROOT_ACCOUNT, durability=bucket.durability, region=settings.region
+            )
             made.append(bucket.name)
         await store.objects.close()
     finally:

@@ -151,7 +151,8 @@ class Settings:
             raise ConfigError(f"{missing}: is not set although {given} is; allowed: both or neither")
         if self.buffer_pool < self.workers * (4 << 20):
             raise ConfigError(
-                f"buffer_pool: {self.buffer_pool} is too small; allowed: at least 4MiB for each of {self.workers} workers"
+                f"buffer_pool: {self.buffer_pool} is too small; allowed: at least 4MiB for each of the "
+                f"{self.workers} workers"
             )
 
 

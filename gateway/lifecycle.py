@@ -86,6 +86,8 @@ class Lifecycle:
         try:
             await self._run(exchange)
         finally:
+            if exchange.direct is not None:
+                exchange.direct.close()
             parts.watchdog.exchanges.discard(exchange)
             parts.observer.finished(exchange)
         return KEEP if exchange.keep_alive else CLOSE
@@ -242,12 +244,18 @@ class Lifecycle:
 
     def settle_keep_alive(self, exchange: Exchange) -> None:
         """Decide whether the connection can serve another request after the response that is about to go out."""
+        direct = exchange.direct
+        if direct is not None:
+            direct.close()
         if exchange.content.is_eof():
             if self._parts.draining() or exchange.connection.half_closed:
                 exchange.keep_alive = False
             return
         length = exchange.request.headers.get(names.CONTENT_LENGTH)
-        left = int(length) - exchange.content.total_bytes if length is not None else DRAIN_BYTES + 1
+        if direct is not None:
+            left = direct.left
+        else:
+            left = int(length) - exchange.content.total_bytes if length is not None else DRAIN_BYTES + 1
         # A client that still waits for 100 Continue may send its body or not: only a close is unambiguous.
         if exchange.expects_continue or left > DRAIN_BYTES or self._parts.draining():
             exchange.keep_alive = False

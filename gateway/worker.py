@@ -24,6 +24,9 @@ M_MMAP_THRESHOLD = -3
 """Parameters of mallopt(3), from glibc's malloc.h."""
 
 HANDSHAKE_SECONDS = 10.0
+TLS_SHUTDOWN_SECONDS = 1.0
+"""How long a closing connection waits for the client's close_notify, which idle clients do not send."""
+
 SAMPLE_SECONDS = 1.0
 
 
@@ -139,7 +142,11 @@ class _Arrivals:
                 await self._loop.connect_accepted_socket(protocol, connection)
             else:
                 await self._loop.connect_accepted_socket(
-                    protocol, connection, ssl=self.context, ssl_handshake_timeout=HANDSHAKE_SECONDS
+                    protocol,
+                    connection,
+                    ssl=self.context,
+                    ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                    ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS,
                 )
             made = True
         except (OSError, ssl.SSLError, TimeoutError):

@@ -5,7 +5,6 @@ aiohttp's Response is left out: heads are joined from cached lines and written t
 
 import asyncio
 import os
-import socket
 import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -13,6 +12,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 
 from s3verbs.gateway.http.exchange import Exchange, Wait
+from s3verbs.gateway.http.transport_socket import TransportSocket
 from s3verbs.gateway.transfer import settle
 
 SERVER = "s3verbs"
@@ -141,7 +141,7 @@ class HttpSink:
     async def _send_by_sendfile(self, fd: int, offset: int, length: int) -> None:
         exchange = self._exchange
         await self._flush_transport()
-        out = _Socket(exchange.transport, exchange.loop)
+        out = TransportSocket(exchange.transport, exchange.loop)
         try:
             if self._head:
                 head, self._head = self._head, b""
@@ -170,7 +170,7 @@ class HttpSink:
         finally:
             out.close()
 
-    async def _writable(self, out: "_Socket") -> None:
+    async def _writable(self, out: TransportSocket) -> None:
         self._exchange.allow(Wait.CLIENT_READ, self._idle_seconds)
         await out.writable()
         self._exchange.arrived()
@@ -191,40 +191,6 @@ class HttpSink:
                 if transport.is_closing():
                     raise ConnectionResetError("the client closed the connection")
             self._exchange.arrived()
-
-
-class _Socket:
-    """A duplicate of the transport's socket: the loop lets nobody else watch a descriptor that a transport owns."""
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        owned: int = transport.get_extra_info("socket").fileno()
-        # The family is not looked up: sending does not depend on it.
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=os.dup(owned))
-        self.fd = self._socket.fileno()
-
-    def send_more(self, data: bytes) -> int:
-        """Send, telling the kernel that more follows; 0 when the socket is full."""
-        try:
-            return self._socket.send(data, socket.MSG_MORE)
-        except BlockingIOError:
-            return 0
-
-    async def writable(self) -> None:
-        ready: asyncio.Future[None] = self._loop.create_future()
-        self._loop.add_writer(self.fd, _wake, ready)
-        try:
-            await ready
-        finally:
-            self._loop.remove_writer(self.fd)
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def _wake(ready: "asyncio.Future[None]") -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 def _sendfile(out: int, fd: int, offset: int, count: int) -> int:

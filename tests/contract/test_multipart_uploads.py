@@ -331,6 +331,37 @@ async def test_a_relaxed_upload_that_outlived_a_kernel_is_verified(store: StoreU
     assert store.objects.damaged_relaxed == 1
 
 
+async def test_many_readers_and_writers_of_one_key_see_whole_objects(store: StoreUnderTest) -> None:
+    contents = {bytes([number]) * 40_000 for number in range(12)}
+    await store.put("key", min(contents))
+    seen = set()
+
+    async def write(data: bytes) -> None:
+        for turn in range(4):
+            if turn % 2:
+                await store.put("key", data)
+                continue
+            upload = await store.create_upload("key")
+            pieces = (data[:20_000], data[20_000:39_000], data[39_000:])
+            await store.complete(
+                upload, [await store.put_part(upload, number, piece) for number, piece in enumerate(pieces, 1)]
+            )
+
+    async def look() -> None:
+        for _ in range(60):
+            reader = await store.objects.open("bucket", "key", store.objects.lookup("bucket", "key"))
+            await asyncio.sleep(0.002)
+            found = read(reader)
+            reader.close()
+            assert found in contents
+            seen.add(found)
+
+    await asyncio.gather(*(write(data) for data in contents), *(look() for _ in range(8)))
+    assert len(seen) > 1
+    await store.objects.reclaim()
+    assert len(store.files()) <= 2
+
+
 # -- listing and upkeep --
 
 

@@ -213,24 +213,3 @@ async def test_a_publish_torn_down_with_its_loop_never_loses_a_published_payload
     assert await store.get("key") == NEW
     await store.objects.close()
     assert store.files() == {payload.id}
-
-
-async def test_many_readers_and_writers_of_one_key_see_whole_objects(memory_store: MemoryStoreUnderTest) -> None:
-    store = memory_store
-    contents = {bytes([number]) * 20_000 for number in range(20)}
-    await store.put("key", min(contents))
-
-    async def write(data: bytes) -> None:
-        for _ in range(5):
-            await store.put("key", data)
-            await asyncio.sleep(0)
-
-    async def look() -> None:
-        for _ in range(40):
-            assert await store.get("key") in contents
-            await asyncio.sleep(0)
-
-    await asyncio.gather(*(write(data) for data in contents), *(look() for _ in range(10)))
-    await store.objects.close()
-    assert len(store.files()) == 1
-    assert store.check().findings == []

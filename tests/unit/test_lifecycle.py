@@ -198,7 +198,7 @@ async def test_a_client_that_leaves_cancels_its_operation(server: Server) -> Non
         return Reply()
 
     server.handler = handler
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(b"PUT /bucket/key HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
     await asyncio.wait_for(started.wait(), 5)
     # A reset: a mere end of what the client sends still lets it read the answer.
