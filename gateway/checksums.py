@@ -93,8 +93,8 @@ class Claims:
 
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> "Claims":
-        """Raises S3Error: InvalidDigest (bad Content-MD5), BadDigest (a value that is no checksum), InvalidRequest (several
-        checksums, an unknown algorithm).
+        """Raises S3Error: InvalidDigest (bad Content-MD5), BadDigest (a value that is no checksum), InvalidRequest
+        (several checksums, an unknown algorithm).
 
         Not for CompleteMultipartUpload, whose checksum header speaks of the object: see `verify_object`.
         """
