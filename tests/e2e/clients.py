@@ -53,7 +53,7 @@ def client_environment(endpoint: Endpoint, extra: Mapping[str, str] | None = Non
 
 
 class Driver:
-    """A case of a driver script that runs now. Its standard output is one JSON value a line: events, then the result."""
+    """A case of a driver script that runs now. Its output is one JSON value a line: events, then the result."""
 
     def __init__(
         self,
@@ -160,7 +160,9 @@ def run(
         check=False,
     )
     if check and done.returncode != 0:
-        pytest.fail(f"{command} left with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}", pytrace=False)
+        pytest.fail(
+            f"{command} left with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}", pytrace=False
+        )
     return done
 
 
@@ -168,5 +170,5 @@ def program(path: str) -> str:
     """A program that comes from the system's packages; the test fails where it is missing."""
     found = shutil.which(path)
     if found is None:
-        pytest.fail(f"{path} is not installed; `make e2e-environments` installs it", pytrace=False)
+        pytest.fail(f"{path} is not installed: apt-get install rclone s3cmd awscli", pytrace=False)
     return found

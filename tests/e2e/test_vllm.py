@@ -1,7 +1,7 @@
 """vLLM offloads KV cache to the endpoint: a second, fresh process reuses it and says the same.
 
-The reused tokens prove that objects were found, the equal output that their bytes were right, and the control, in which all
-objects were overwritten with zeros, that these bytes are what the second process computed with.
+The reused tokens prove that objects were found, the equal output that their bytes were right, and the control, in which
+all objects were overwritten with zeros, that these bytes are what the second process computed with.
 """
 
 import contextlib
