@@ -1,11 +1,13 @@
 """Runs the clients: driver scripts in the client's own environment, and command line programs."""
 
+import contextlib
 import hashlib
 import json
 import os
 import queue
 import random
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -74,6 +76,7 @@ class Driver:
             text=True,
             env=client_environment(endpoint, extra),
             cwd=cwd,
+            start_new_session=True,
         )
         request = {"case": case, "endpoint": vars(endpoint), "arguments": arguments}
         assert self.process.stdin is not None
@@ -132,9 +135,10 @@ class Driver:
         pytest.fail(f"{self.name} left with {self.process.returncode}\n{''.join(self._errors)[-6000:]}", pytrace=False)
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        """End it and every process that it started; vLLM leaves some behind."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
         for reader in self._readers:
             reader.join(5)
 

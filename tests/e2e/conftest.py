@@ -131,7 +131,10 @@ def drive(start: Start) -> Callable[..., Any]:
     """drive(environment, script, case, **arguments) runs a driver to its end and gives its result."""
 
     def drive(environment: str, script: str, case: str, *, timeout: float = 120, **arguments: Any) -> Any:
-        return start(environment, script, case, **arguments).result(timeout)
+        driver = start(environment, script, case, **arguments)
+        result = driver.result(timeout)
+        driver.close()
+        return result
 
     return drive
 

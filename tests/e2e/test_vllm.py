@@ -75,6 +75,8 @@ class MpServer:
                     *("server", "--host", "127.0.0.1", "--port", str(self.port)),
                     *("--http-host", "127.0.0.1", "--http-port", str(self.http_port)),
                     *("--chunk-size", "256", "--l1-size-gb", "0.25", "--no-l1-use-lazy", "--eviction-policy", "LRU"),
+                    # The cache process maps no memory of the engine; the engine copies.
+                    *("--supported-transfer-mode", "engine_driven"),
                     *("--l2-adapter", json.dumps(adapter)),
                 ],
                 stdout=output,
