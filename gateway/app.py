@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from s3verbs.gateway.audit import AuditLog
 from s3verbs.gateway.auth.access_keys import AccessKey, AccessKeys, root_key
 from s3verbs.gateway.auth.authenticator import Authenticator
 from s3verbs.gateway.auth.authorizer import Authorizer
+from s3verbs.gateway.auth.principal import ROOT_ACCOUNT
 from s3verbs.gateway.buffers import BufferPool
 from s3verbs.gateway.config import Settings
 from s3verbs.gateway.datapath import Datapath
@@ -33,7 +35,7 @@ from s3verbs.gateway.operations import registry
 from s3verbs.gateway.routing import RouteTable
 from s3verbs.gateway.upkeep import Upkeep
 from s3verbs.gateway.watchdog import Watchdog
-from s3verbs.storage.errors import BucketExists
+from s3verbs.storage.errors import BucketNotFound
 from s3verbs.storage.model import BLOCK_SIZE
 from s3verbs.storage.opening import Store, open_store
 
@@ -99,7 +101,7 @@ def wire(settings: Settings, store: Store, loop: asyncio.AbstractEventLoop, *, u
         forwarded=Forwarded(settings.trusted_proxies) if settings.trusted_proxies else None,
         routes=RouteTable(),
         authenticator=Authenticator(keys, clock=clock, region=settings.region, enforce_region=settings.enforce_region),
-        authorizer=Authorizer(),
+        authorizer=Authorizer(store.objects.bucket),
         find_operation=registry.find,
         datapath=Datapath(store.objects, pool, executor, settings.body_timeout),
         observer=Observer(access, audit, metrics),
@@ -163,12 +165,13 @@ async def prepare(settings: Settings) -> FirstStart:
         access_key, secret_key = _ensure_root(AccessKeys(store.metadata, root=_root(settings)))
         made = []
         for bucket in settings.buckets:
-            try:
-                await store.objects.create_bucket(
-                    bucket.name, owner="root", durability=bucket.durability, region=settings.region
-                )
-            except BucketExists:
+            # Looked for first: on a full drive nothing can be written, and the server must start all the same.
+            with suppress(BucketNotFound):
+                store.objects.bucket(bucket.name)
                 continue
+            await store.objects.create_bucket(
+                bucket.name, owner=ROOT_ACCOUNT, durability=bucket.durability, region=settings.region
+            )
             made.append(bucket.name)
         await store.objects.close()
     finally:
@@ -178,10 +181,10 @@ async def prepare(settings: Settings) -> FirstStart:
 
 def _ensure_root(keys: AccessKeys) -> tuple[str, str]:
     """The key to show at start, and its secret when it was made just now."""
-    known: list[AccessKey] = keys.list()
+    known: list[AccessKey] = [key for key in keys.list() if key.principal.id == ROOT_ACCOUNT]
     if known:
         return known[0].access_key, ""
-    made = keys.create(principal_id="root", name="root", description="root key, made at the first start")
+    made = keys.create(description="root key, made at the first start")
     return made.access_key, made.secret
 
 

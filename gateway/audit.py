@@ -22,8 +22,10 @@ class AuditLog:
         """Raises OSError when the file cannot be opened."""
         self.lines = JsonLines(target, _encode)
 
-    def record(self, exchange: Exchange, action: str, decision: str, code: str) -> None:
-        resource = f"{exchange.bucket}/{exchange.key}" if exchange.key else exchange.bucket
+    def record(self, exchange: Exchange, action: str, decision: str, code: str, resource: str = "") -> None:
+        """`resource` is "bucket/key" when it is not what the request is addressed to."""
+        if not resource:
+            resource = f"{exchange.bucket}/{exchange.key}" if exchange.key else exchange.bucket
         self.lines.append(
             (
                 time.time(),

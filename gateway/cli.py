@@ -96,8 +96,12 @@ def _parser() -> argparse.ArgumentParser:
 def _add_keys(topics: Any) -> None:
     actions = topics.add_parser("key", help="access keys").add_subparsers(metavar="ACTION", required=True)
     create = _add_admin(actions, "create", "make an access key and print it")
-    create.add_argument("--name", default="", help="shown as the owner's display name")
+    create.add_argument("--name", default="", help="what the key is for; shown by list")
+    _add_account(create, "account that the key speaks for")
     create.add_argument("--access-key", default="", help="instead of a generated one")
+    create.add_argument(
+        "--secret-key-file", default="", metavar="FILE", help="read the secret from FILE, or - for standard input"
+    )
     create.set_defaults(action="key-create")
     _add_admin(actions, "list", "list the access keys, without secrets").set_defaults(action="key-list")
     for name, text in (
@@ -115,6 +119,7 @@ def _add_buckets(topics: Any) -> None:
     create = _add_admin(actions, "create", "make a bucket")
     create.add_argument("bucket")
     create.add_argument("--durability", choices=("strict", "relaxed"), default="strict")
+    _add_account(create, "account that owns it")
     create.set_defaults(action="bucket-create")
     _add_admin(actions, "list", "list the buckets").set_defaults(action="bucket-list")
     delete = _add_admin(actions, "delete", "remove an empty bucket")
@@ -124,6 +129,12 @@ def _add_buckets(topics: Any) -> None:
     change.add_argument("bucket")
     change.add_argument("durability", choices=("strict", "relaxed"))
     change.set_defaults(action="bucket-set-durability")
+
+
+def _add_account(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument(
+        "--account", default="root", metavar="NAME", help=f"{text}; the default, root, may do everything"
+    )
 
 
 def _add_admin(actions: Any, name: str, text: str) -> argparse.ArgumentParser:

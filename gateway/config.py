@@ -151,7 +151,8 @@ class Settings:
             raise ConfigError(f"{missing}: is not set although {given} is; allowed: both or neither")
         if self.buffer_pool < self.workers * (4 << 20):
             raise ConfigError(
-                f"buffer_pool: {self.buffer_pool} is too small; allowed: at least 4MiB for each of {self.workers} workers"
+                f"buffer_pool: {self.buffer_pool} is too small; allowed: at least 4MiB for each of the "
+                f"{self.workers} workers"
             )
 
 
@@ -207,7 +208,7 @@ def render(loaded: Loaded) -> str:
         lines.append(f"# {item.metadata['help']}; {item.metadata['allowed']}")
         if name in SECRET and value:
             lines.append(f"# {name} is set and not shown    # {loaded.sources[name]}")
-        elif value is None or value == "":
+        elif value == "" or (value is None and item.metadata["parse"] is types.path):
             lines.append(f"# {name} is not set    # {loaded.sources[name]}")
         else:
             lines.append(f"{name} = {types.to_toml(value)}    # {loaded.sources[name]}")

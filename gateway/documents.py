@@ -38,6 +38,20 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """`grantee` is a canonical user id, or "" when the grantee is not named by one."""
+
+    grantee: str
+    permission: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccessControlPolicy:
+    owner: str
+    grants: Sequence[Grant]
+
+
+@dataclass(frozen=True, slots=True)
 class CompleteMultipartUpload:
     parts: Sequence[CompletedPart]
 
@@ -107,6 +121,55 @@ class ListBucketV2Result:
     owner: Owner | None = None
     encoding_type: str = ""
     continuation_given: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ListVersionsResult:
+    """ListObjectVersions. Every version is the latest of its key. The next markers are written when truncated."""
+
+    name: str
+    prefix: str
+    key_marker: str
+    version_id_marker: str
+    delimiter: str
+    max_keys: int
+    truncated: bool
+    next_key_marker: str
+    next_version_id_marker: str
+    versions: Sequence[Version]
+    common_prefixes: Sequence[str]
+    owner: Owner
+    encoding_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectParts:
+    """A page of the parts of a completed upload, and how many it has. They are numbered from 1, as GetObject's
+    partNumber counts them: `parts` begins with number `part_number_marker` + 1."""
+
+    count: int
+    parts: Sequence[Part]
+    part_number_marker: int
+    max_parts: int
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GetObjectAttributesResponse:
+    """The attributes that were asked for; the others are "" or None. The ETag is written without quotes here."""
+
+    etag: str = ""
+    checksum: Checksum | None = None
+    parts: ObjectParts | None = None
+    storage_class: str = ""
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerFullControl:
+    """AccessControlPolicy: the only access control list there is, full control for the owner."""
+
+    owner: Owner
 
 
 @dataclass(frozen=True, slots=True)

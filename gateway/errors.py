@@ -17,7 +17,14 @@ class S3Error(Exception):
     response headers (`Retry-After`, ...). Raise it from anywhere in the gateway.
     """
 
-    def __init__(self, code: str, message: str | None = None, *, details: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str | None = None,
+        *,
+        details: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         known = ERROR_CODES[code]
         super().__init__(message or known.message)
         self.code = code

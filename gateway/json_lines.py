@@ -51,7 +51,9 @@ class JsonLines:
         self._wake.set()
 
     def close(self) -> None:
-        """Write what waits, and stop."""
+        """Write what waits, and stop. Closing again does nothing."""
+        if self._stopping:
+            return
         self._stopping = True
         self._wake.set()
         self._thread.join(timeout=5)

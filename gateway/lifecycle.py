@@ -86,6 +86,8 @@ class Lifecycle:
         try:
             await self._run(exchange)
         finally:
+            if exchange.direct is not None:
+                exchange.direct.close()
             parts.watchdog.exchanges.discard(exchange)
             parts.observer.finished(exchange)
         return KEEP if exchange.keep_alive else CLOSE
@@ -95,7 +97,7 @@ class Lifecycle:
         error = S3Error(code, message or None)
         request_id = self._parts.ids.next()
         self._parts.observer.refused(connection.remote, request_id, error.status, code)
-        return self._error_response(error, "", request_id, keep_alive=False)
+        return b"".join(self._error_response(error, "", request_id, keep_alive=False))
 
     async def _run(self, exchange: Exchange) -> None:
         try:
@@ -191,7 +193,15 @@ class Lifecycle:
             parts.datapath.objects,
             parts.clock,
             parts.settings,
+            lambda action, bucket, key: self._authorize_other(exchange, verified, action, bucket, key),
         )
+
+    def _authorize_other(self, exchange: Exchange, verified: Verified, action: str, bucket: str, key: str) -> None:
+        try:
+            self._parts.authorizer.check(verified.principal, action, bucket, key)
+        except S3Error as error:
+            self._parts.observer.denied(exchange, action, error.code, f"{bucket}/{key}")
+            raise
 
     async def respond(self, exchange: Exchange, reply: Reply) -> None:
         """Send a reply. Closes the reader of its content, whatever happens."""
@@ -233,12 +243,18 @@ class Lifecycle:
 
     def settle_keep_alive(self, exchange: Exchange) -> None:
         """Decide whether the connection can serve another request after the response that is about to go out."""
+        direct = exchange.direct
+        if direct is not None:
+            direct.close()
         if exchange.content.is_eof():
             if self._parts.draining() or exchange.connection.half_closed:
                 exchange.keep_alive = False
             return
         length = exchange.request.headers.get(names.CONTENT_LENGTH)
-        left = int(length) - exchange.content.total_bytes if length is not None else DRAIN_BYTES + 1
+        if direct is not None:
+            left = direct.left
+        else:
+            left = int(length) - exchange.content.total_bytes if length is not None else DRAIN_BYTES + 1
         # A client that still waits for 100 Continue may send its body or not: only a close is unambiguous.
         if exchange.expects_continue or left > DRAIN_BYTES or self._parts.draining():
             exchange.keep_alive = False
@@ -254,7 +270,7 @@ class Lifecycle:
         try:
             self.settle_keep_alive(exchange)
             exchange.status = failure.status
-            data = self._error_response(
+            head, body = self._error_response(
                 failure,
                 _resource(exchange),
                 exchange.id,
@@ -263,7 +279,8 @@ class Lifecycle:
                 method=exchange.method,
                 object_read=exchange.method == "GET" and exchange.operation in _OBJECT_READS,
             )
-            write(exchange, data)
+            exchange.bytes_out += len(body)
+            write(exchange, head + body)
             await drained(exchange, self.body_timeout)
         except ConnectionError:
             exchange.abort()
@@ -298,7 +315,7 @@ class Lifecycle:
         http11: bool = True,
         method: str = "",
         object_read: bool = False,
-    ) -> bytes:
+    ) -> tuple[bytes, bytes]:
         headers = dict(failure.headers)
         body = b""
         length: int | None = None
@@ -323,7 +340,7 @@ class Lifecycle:
             keep_alive=keep_alive,
             http11=http11,
         )
-        return head + body
+        return head, body
 
 
 def _timeout(exchange: Exchange) -> S3Error | None:
@@ -339,9 +356,8 @@ def _timeout(exchange: Exchange) -> S3Error | None:
 
 
 def _expect(exchange: Exchange, value: str, headers: Mapping[str, str]) -> None:
-    if value.lower() != "100-continue":
-        raise S3Error("ExpectationFailed")
-    if not exchange.http11:
+    # AWS ignores an expectation that it does not know; RFC 9110, 10.1.1, leaves it free to.
+    if value.lower() != "100-continue" or not exchange.http11:
         return
     if headers.get(names.CONTENT_LENGTH, "") == "0":
         # Clients that send it with an empty body wait for the answer all the same.

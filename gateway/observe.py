@@ -39,9 +39,10 @@ class Observer:
         if self._audit is not None:
             self._audit.record(exchange, action, "allowed", "")
 
-    def denied(self, exchange: Exchange, action: str, code: str) -> None:
+    def denied(self, exchange: Exchange, action: str, code: str, resource: str = "") -> None:
+        """`resource` is "bucket/key" when it is not what the request is addressed to."""
         if self._audit is not None:
-            self._audit.record(exchange, action, "denied", code)
+            self._audit.record(exchange, action, "denied", code, resource)
 
     def finished(self, exchange: Exchange) -> None:
         seconds = perf_counter() - exchange.started

@@ -7,16 +7,18 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from s3verbs import __version__
 from s3verbs.gateway.config import Settings
+from s3verbs.gateway.metrics_directory import metrics_directory
 from s3verbs.gateway.setting_types import Address
 from s3verbs.gateway.supervisor import StartError, Supervisor, WorkerSeat, bind, lock_data
+
+CLOSE_SECONDS = 5.0
+"""What a worker may take to end after its last request."""
 
 METRICS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -25,7 +27,7 @@ def serve(settings: Settings, *, show_lmcache: bool = False) -> int:
     """Until stopped; the exit code. Raises StartError."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     _check_files(settings)
-    locks = lock_data(settings.data)
+    locks = lock_data(settings.data, settings.drain_timeout + CLOSE_SECONDS)
     listeners = [bind(address) for address in settings.listen]
     metrics_listener = bind(settings.metrics_listen) if settings.metrics_listen is not None else None
     first = _in_child(lambda: _prepare(settings))
@@ -45,25 +47,25 @@ def serve(settings: Settings, *, show_lmcache: bool = False) -> int:
         sys.stdout.write(banner(settings, bound, metrics_bound, first, show_lmcache=show_lmcache))
         sys.stdout.flush()
 
-    def forget_gauges(pid: int) -> None:
-        for stale in Path(counts).glob(f"gauge_live*_{pid}.db"):
-            stale.unlink(missing_ok=True)
+    with metrics_directory() as counts:
 
-    counts = tempfile.mkdtemp(prefix="s3verbs-metrics-")
-    os.environ[METRICS_DIRECTORY] = counts
-    try:
-        return Supervisor(
-            listeners,
-            settings.workers,
-            serve_worker,
-            drain_timeout=settings.drain_timeout,
-            announce=announce,
-            on_worker_exit=forget_gauges,
-        ).run()
-    finally:
-        shutil.rmtree(counts, ignore_errors=True)
-        for lock in locks:
-            os.close(lock)
+        def forget_gauges(pid: int) -> None:
+            for stale in counts.glob(f"gauge_live*_{pid}.db"):
+                stale.unlink(missing_ok=True)
+
+        os.environ[METRICS_DIRECTORY] = str(counts)
+        try:
+            return Supervisor(
+                listeners,
+                settings.workers,
+                serve_worker,
+                drain_timeout=settings.drain_timeout,
+                announce=announce,
+                on_worker_exit=forget_gauges,
+            ).run()
+        finally:
+            for lock in locks:
+                os.close(lock)
 
 
 def banner(

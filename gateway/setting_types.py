@@ -47,7 +47,10 @@ class InitialBucket:
 def path(raw: Any) -> Path:
     if not isinstance(raw, str) or not raw or "\0" in raw:
         raise ValueError
-    return Path(raw).expanduser()
+    try:
+        return Path(raw).expanduser()
+    except RuntimeError:  # a home directory that nobody has
+        raise ValueError from None
 
 
 def address(raw: Any) -> Address:
@@ -113,7 +116,10 @@ def size(low: int, high: int) -> Parse:
 def boolean(raw: Any) -> bool:
     if isinstance(raw, bool):
         return raw
-    return {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}[_text(raw).lower()]
+    value = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(_text(raw).lower())
+    if value is None:
+        raise ValueError
+    return value
 
 
 def region(raw: Any) -> str:
@@ -160,7 +166,9 @@ def rdma(raw: Any) -> str:
 
 
 def to_toml(value: Any) -> str:
-    """A setting's value as TOML text that its parser reads back to the same value."""
+    """A setting's value as TOML text that its parser reads back to the same value. None is an address that is off."""
+    if value is None:
+        return '"off"'
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -111,9 +111,11 @@ def bind(address: Address) -> socket.socket:
     return listener
 
 
-def lock_data(directories: Sequence[Path]) -> list[int]:
+def lock_data(directories: Sequence[Path], patience: float = 0.0) -> list[int]:
     """Make and lock the data directories, so that no second server uses them. The locks live as long as the parent
-    or one of its workers. Raises StartError."""
+    or one of its workers. Workers of a parent that was killed are given `patience` seconds to finish.
+    Raises StartError."""
+    until = time.monotonic() + patience
     locks = []
     for directory in directories:
         try:
@@ -123,17 +125,25 @@ def lock_data(directories: Sequence[Path]) -> list[int]:
             raise StartError(
                 f"data: {directory}: {error.strerror}; give a directory that this user (uid {os.geteuid()}) can write"
             ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        while not _lock_now(lock):
             holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "?"
-            raise StartError(
-                f"data: {directory}: another server uses it (pid {holder}); stop it, or give another directory"
-            ) from None
+            if time.monotonic() >= until or Path("/proc", holder).exists():
+                raise StartError(
+                    f"data: {directory}: another server uses it (pid {holder}); stop it, or give another directory"
+                )
+            time.sleep(0.05)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         locks.append(lock)
     return locks
+
+
+def _lock_now(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class Supervisor:

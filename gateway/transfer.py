@@ -157,6 +157,8 @@ class _FileIngest:
         self._writer: PayloadWriter | None = None
 
     async def run(self) -> Payload:
+        if self._source.length <= BLOCK_SIZE:
+            return await self._run_at_once()
         writing: asyncio.Future[None] | None = None
         creating: asyncio.Future[PayloadWriter] | None = None
         try:
@@ -192,6 +194,28 @@ class _FileIngest:
             for buffer in self._buffers:
                 self._pool.release(buffer)
 
+    async def _run_at_once(self) -> Payload:
+        """A payload of one buffer has nothing to overlap: when it is there, one turn on the executor does it all."""
+        buffer = await self._pool.acquire()
+        try:
+            length = self._source.length
+            await self._fill(buffer.view, length)
+            await self._expect_end()
+            storing = self._loop.run_in_executor(self._executor, self._store, buffer.view[:length])
+            return await self._settle_sealed(storing)
+        finally:
+            self._pool.release(buffer)
+
+    def _store(self, chunk: memoryview) -> FilePayload:
+        writer = self._create()
+        try:
+            self._consume(writer, chunk)
+            self._verify(self._digests, self._source.trailers)
+            return writer.seal(durable=self._durable)
+        except BaseException:
+            writer.discard()
+            raise
+
     async def _fill(self, view: memoryview, size: int) -> int:
         filled = 0
         receive = self._source.receive
@@ -223,10 +247,15 @@ class _FileIngest:
         writer.write(chunk)
 
     async def _seal(self, writer: PayloadWriter) -> FilePayload:
-        sealing = self._loop.run_in_executor(self._executor, lambda: writer.seal(durable=self._durable))
+        return await self._settle_sealed(
+            self._loop.run_in_executor(self._executor, lambda: writer.seal(durable=self._durable))
+        )
+
+    async def _settle_sealed(self, sealing: asyncio.Future[FilePayload]) -> FilePayload:
         try:
             return await settle(sealing)
         except asyncio.CancelledError:
+            # Sealed for nobody.
             if not sealing.cancelled() and sealing.exception() is None:
                 await self._objects.reclaim([sealing.result()])
             raise

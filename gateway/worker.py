@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import signal
@@ -18,14 +19,31 @@ from s3verbs.gateway.supervisor import READY, WorkerSeat
 
 log = logging.getLogger("s3verbs")
 
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+"""Parameters of mallopt(3), from glibc's malloc.h."""
+
 HANDSHAKE_SECONDS = 10.0
+TLS_SHUTDOWN_SECONDS = 1.0
+"""How long a closing connection waits for the client's close_notify, which idle clients do not send."""
+
 SAMPLE_SECONDS = 1.0
 
 
 def run(settings: Settings, seat: WorkerSeat, metrics_listener: socket.socket | None) -> int:
     """Serve until SIGTERM, or until the parent is gone; the exit code."""
+    _keep_freed_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(settings, seat, metrics_listener))
+
+
+def _keep_freed_memory() -> None:
+    """Let malloc serve the event loop's 256 KiB read buffers from its heap. By default glibc maps and unmaps each,
+    which costs 2,000 page faults, and a sixth of the CPU time, for a PUT of 8 MiB."""
+    with contextlib.suppress(AttributeError, OSError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, 8 << 20)
+        libc.mallopt(M_TRIM_THRESHOLD, 32 << 20)
 
 
 async def _serve(settings: Settings, seat: WorkerSeat, metrics_listener: socket.socket | None) -> int:
@@ -124,7 +142,11 @@ class _Arrivals:
                 await self._loop.connect_accepted_socket(protocol, connection)
             else:
                 await self._loop.connect_accepted_socket(
-                    protocol, connection, ssl=self.context, ssl_handshake_timeout=HANDSHAKE_SECONDS
+                    protocol,
+                    connection,
+                    ssl=self.context,
+                    ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                    ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS,
                 )
             made = True
         except (OSError, ssl.SSLError, TimeoutError):

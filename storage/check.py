@@ -35,6 +35,9 @@ R = TypeVar("R")
 
 REMEMBERED_OWNERS = 64
 
+ORPHAN = "orphan-file"
+"""The kind of finding that an unclean stop leaves behind and the sweep takes away."""
+
 DROP = "write the record to quarantine and remove it; move its payload files there"
 MOVE = "move the file to quarantine"
 
@@ -279,7 +282,7 @@ class _Check:
                 row = self._transaction.get(Table.PAYLOADS, file.id)
                 if row is None or self._referred(row).get(file.id) != directory:
                     remedy = Remedy(files=[place])
-                    self._found("orphan-file", f"{file.path}, {file.size} bytes", MOVE, remedy)
+                    self._found(ORPHAN, f"{file.path}, {file.size} bytes", MOVE, remedy)
 
     # -- pieces --
 

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from s3verbs.storage.errors import StorageError
@@ -76,16 +77,14 @@ class DiskReserve:
         now = self._monotonic()
         if not self._size or now - self._refilled_at < REFILL_INTERVAL_S:
             return
-        with self._lock:
+        # The changes before this one are committed: nothing here may make them look failed.
+        with self._lock, suppress(OSError, StorageError):
             self._refilled_at = now
-            try:
-                missing = self._size - self._held()
-                free = self._free()
-                if missing <= 0 or free < missing or free + self._reusable() < missing + self._size:
-                    return
-                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except (OSError, StorageError):
+            missing = self._size - self._held()
+            free = self._free()
+            if missing <= 0 or free < missing or free + self._reusable() < missing + self._size:
                 return
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(descriptor, 0, self._size)
                 os.ftruncate(descriptor, self._size)

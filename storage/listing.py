@@ -132,9 +132,10 @@ def list_parts(transaction: ReadTransaction, upload_id: bytes, *, after: int, li
 
 
 def list_buckets(
-    transaction: ReadTransaction, *, prefix: str, start_after: str, limit: int
+    transaction: ReadTransaction, *, prefix: str, start_after: str, limit: int, owner: str = ""
 ) -> tuple[list[Bucket], bool]:
-    """The first `limit` buckets with a name above `start_after`, and whether there are more."""
+    """The first `limit` buckets with a name above `start_after`, and whether there are more. With `owner`, the buckets
+    of others are read and passed over."""
     buckets: list[Bucket] = []
     if limit <= 0:
         return buckets, False
@@ -142,9 +143,12 @@ def list_buckets(
     if start_after:
         start = max(start, start_after.encode() + b"\0")
     for _, record in transaction.scan(Table.BUCKETS, start, keys.upper_bound(prefix.encode())):
+        bucket = decode_bucket(record)
+        if owner and bucket.owner != owner:
+            continue
         if len(buckets) == limit:
             return buckets, True
-        buckets.append(decode_bucket(record))
+        buckets.append(bucket)
     return buckets, False
 
 

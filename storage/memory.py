@@ -61,6 +61,10 @@ class Faults:
     def crash(self, step: str, *, after: int = 0) -> None:
         self.fail(step, Crash(step), after=after)
 
+    def clear(self) -> None:
+        """What has not gone wrong yet will not."""
+        self._armed.clear()
+
     def reach(self, step: str) -> None:
         if self.dead:
             raise Crash(step)

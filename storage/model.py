@@ -85,7 +85,7 @@ Payload = InlinePayload | FilePayload
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an upload, or of the object it became. `etag` is the hex MD5 of its bytes."""
+    """A part of an upload, or of the object it became. `etag` is as for an object of its bytes."""
 
     number: int
     payload: Payload

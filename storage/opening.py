@@ -86,10 +86,10 @@ class Store:
             self._lock = -1
 
     def _stop_cleanly(self) -> None:
-        with self.metadata.read() as transaction:
-            if not epochs.marked(transaction):
-                return
         try:
+            with self.metadata.read() as transaction:
+                if not epochs.marked(transaction):
+                    return
             for path in self.payloads.directories.values():
                 _sync_file_system(path)
             self.metadata.write_now(epochs.clear, frees_space=True)
@@ -163,17 +163,18 @@ def _existing(path: Path, *, read_only: bool) -> Path:
 
 def _home(paths: Sequence[Path], *, read_only: bool) -> Path:
     """The directory with the metadata, whatever the order they are given in."""
+    # Markers are read first: whoever makes this store at the same moment makes the metadata before any marker.
+    marked = [path for path in paths if read_marker(path) is not None]
     homes = [path for path in paths if (path / METADATA).is_dir()]
     if len(homes) > 1:
         names = " and ".join(str(path) for path in homes)
         raise StoreUnusable(f"{names} each hold the metadata of a store; give the directories of one store to --data")
     if homes:
         return homes[0]
-    for path in paths:
-        if read_marker(path) is not None:
-            raise StoreUnusable(
-                f"{path} belongs to a store whose metadata is in none of the directories; add the missing --data"
-            )
+    if marked:
+        raise StoreUnusable(
+            f"{marked[0]} belongs to a store whose metadata is in none of the directories; add the missing --data"
+        )
     if read_only:
         raise StoreUnusable(f"{paths[0]} holds no store; start the server on it once, or correct --data")
     return paths[0]

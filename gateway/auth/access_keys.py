@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
-from s3verbs.gateway.auth.principal import Principal
+from s3verbs.gateway.auth.principal import ANONYMOUS, ROOT_ACCOUNT, Principal
 from s3verbs.storage.errors import StoreUnusable
 from s3verbs.storage.metadata import MetadataStore, Table, WriteTransaction
 
@@ -48,7 +48,7 @@ class AccessKey:
     expires_ns: int = 0
 
 
-def root_key(access_key: str, secret: str, *, principal_id: str = "root", name: str = "root") -> AccessKey:
+def root_key(access_key: str, secret: str, *, principal_id: str = ROOT_ACCOUNT, name: str = ROOT_ACCOUNT) -> AccessKey:
     """The root key of the settings; it is never stored. Raises ValueError when it cannot be used to sign."""
     check_key_pair(access_key, secret)
     return AccessKey(access_key, secret, Principal(principal_id, name, access_key), description="root key")
@@ -60,6 +60,14 @@ def check_key_pair(access_key: str, secret: str) -> None:
         raise ValueError(f"access key {access_key!r}: 3 to 128 letters, digits, '-', '_' and '.' are allowed")
     if not 8 <= len(secret) <= 128 or not secret.isascii() or not secret.isprintable() or " " in secret:
         raise ValueError("secret key: 8 to 128 printable ASCII characters without spaces are allowed")
+
+
+def check_account(name: str) -> None:
+    """Raises ValueError, with a message that says what is allowed."""
+    if not 1 <= len(name) <= 64 or not _ACCESS_KEY_CHARACTERS.issuperset(name) or name == ANONYMOUS.id:
+        raise ValueError(
+            f"account {name!r}: 1 to 64 letters, digits, '-', '_' and '.' are allowed, but not {ANONYMOUS.id!r}"
+        )
 
 
 def new_key_pair(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> tuple[str, str]:
@@ -116,13 +124,14 @@ class AccessKeys:
         *,
         access_key: str = "",
         secret: str = "",
-        principal_id: str = "",
+        principal_id: str = ROOT_ACCOUNT,
         name: str = "",
         description: str = "",
         session_token: str = "",
         expires_ns: int = 0,
     ) -> AccessKey:
-        """Store a key; what is not given is generated. Keys with the same principal id speak for the same principal.
+        """Store a key; a key pair that is not given is generated. `principal_id` is the account that the key speaks
+        for, `name` the display name, by default the account.
 
         Raises ValueError when the key exists or cannot be used.
         """
@@ -132,11 +141,11 @@ class AccessKeys:
         check_key_pair(access_key, secret)
         if self._root is not None and access_key == self._root.access_key:
             raise ValueError(f"access key {access_key!r} is the root key of the settings")
-        principal_id = principal_id or self._random_bytes(32).hex()
+        check_account(principal_id)
         key = AccessKey(
             access_key,
             secret,
-            Principal(principal_id, name or access_key, access_key),
+            Principal(principal_id, name or principal_id, access_key),
             Status.ACTIVE,
             self._clock(),
             description,

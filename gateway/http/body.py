@@ -11,6 +11,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.http.aws_chunked import AwsChunkedDecoder
+from s3verbs.gateway.http.direct_body import DIRECT_BYTES, DirectBody
 from s3verbs.gateway.http.exchange import Exchange, Wait
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -50,6 +51,16 @@ class Incoming:
                 raise S3Error("IncompleteBody") from None
             raise S3Error("BadRequest", f"An error occurred when parsing the HTTP request body: {error}") from None
 
+    def direct(self, left: int) -> DirectBody | None:
+        """The rest of a body straight from the socket, where that pays and can be done: a Content-Length, no TLS,
+        nothing read ahead."""
+        exchange = self._exchange
+        if left < DIRECT_BYTES or self.length is None or exchange.secure or not exchange.connection.can_lend_body():
+            return None
+        if self._stream.total_bytes + left != self.length:
+            return None
+        return DirectBody(exchange, left, self._idle_seconds)
+
     def send_continue(self) -> None:
         """Tell a waiting client to go on. Does nothing the second time."""
         if self._exchange.expects_continue:
@@ -58,7 +69,8 @@ class Incoming:
 
 
 class PlainBody:
-    """A payload sent as it is. A PayloadSource."""
+    """A payload sent as it is. A PayloadSource. What is left of a large one after the first bytes goes directly into
+    the payload buffers."""
 
     trailers = _NO_TRAILERS
 
@@ -66,9 +78,12 @@ class PlainBody:
         self._incoming = incoming
         self._left = length
         self._rest: memoryview | None = None
+        self._direct: DirectBody | None = None
         self.length = length
 
     async def receive(self, into: memoryview) -> int:
+        if self._direct is not None:
+            return await self._direct.receive(into)
         rest = self._rest
         if rest is None:
             data = await self._incoming.next()
@@ -83,6 +98,8 @@ class PlainBody:
         count = min(len(rest), len(into))
         into[:count] = rest[:count]
         self._rest = rest[count:] if count < len(rest) else None
+        if self._rest is None:
+            self._direct = self._incoming.direct(self._left)
         return count
 
 

@@ -72,8 +72,8 @@ def range_applies(headers: Mapping[str, str], etag: str, modified_ns: int) -> bo
 def write_condition(headers: Mapping[str, str]) -> WriteCondition | None:
     """The condition of a PutObject, CopyObject, CompleteMultipartUpload or DeleteObject, or None.
 
-    If-Match takes one ETag, quoted or not, or "*"; If-None-Match takes only "*". Raises S3Error NotImplemented for
-    another If-None-Match and for both headers at once, as AWS does.
+    Each takes one ETag, quoted or not, or "*"; AWS knows no If-None-Match but "*". Raises S3Error NotImplemented for a
+    list, a weak or an empty If-None-Match, and for both headers at once, as AWS does.
     """
     match = headers.get(IF_MATCH)
     none_match = headers.get(IF_NONE_MATCH)
@@ -83,11 +83,13 @@ def write_condition(headers: Mapping[str, str]) -> WriteCondition | None:
         raise _not_implemented("If-Match, If-None-Match", "Multiple conditional request headers present in the request")
     if match is not None:
         return WriteCondition(if_match=_unquote(match.strip()))
-    if none_match != "*":
+    unwanted = (none_match or "").strip()
+    etag = _unquote(unwanted)
+    if unwanted != "*" and (etag in ("", "*") or '"' in etag or "," in etag):
         raise _not_implemented(
             "If-None-Match", "We don't accept the provided value of If-None-Match header for this API"
         )
-    return WriteCondition(if_none_match="*")
+    return WriteCondition(if_none_match=etag)
 
 
 def etag_listed(value: str, etag: str, *, weak: bool) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.http import HttpRequestParser
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
@@ -53,7 +54,18 @@ class Limits:
 class Connection(RequestHandler):
     """One client connection. Never lets aiohttp write a response of its own."""
 
-    __slots__ = ("_head_begun", "_head_timer", "_limits", "_listener", "_refuse", "half_closed", "remote", "secure")
+    __slots__ = (
+        "_dropping",
+        "_head_begun",
+        "_head_timer",
+        "_lent",
+        "_limits",
+        "_listener",
+        "_refuse",
+        "half_closed",
+        "remote",
+        "secure",
+    )
 
     def __init__(self, listener: "Listener", limits: Limits, refuse: Refuse, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
@@ -73,6 +85,8 @@ class Connection(RequestHandler):
         self._refuse = refuse
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_begun = False
+        self._lent: StreamReader | None = None
+        self._dropping = 0
         self.remote = ""
         self.secure = False
         self.half_closed = False
@@ -90,7 +104,51 @@ class Connection(RequestHandler):
         self._stop_head_timer()
         super().connection_lost(exc)
 
+    def can_lend_body(self) -> bool:
+        """Whether nothing of the body waits in the parser or the stream."""
+        return self.transport is not None and not self._reading_paused and not self._buffer_paused
+
+    def lend_body(self) -> None:
+        """Stop reading: the rest of the body is taken from the socket by somebody else, until `return_body`."""
+        self._pause_transport_reading()
+
+    def return_body(self, content: StreamReader, left: int) -> None:
+        """Read again. The next `left` bytes belong to a body that nobody wants; then a new request may come."""
+        if self.transport is None:
+            return
+        self._lent = content
+        self._dropping = left
+        if left == 0:
+            self._end_lent_body()
+        self._resume_transport_reading()
+
+    def _end_lent_body(self) -> None:
+        content, self._lent = self._lent, None
+        assert content is not None
+        # The parser still waits for the bytes that went past it; another one begins with the next request.
+        self._parser = HttpRequestParser(
+            self,
+            self._loop,
+            self._read_bufsize,
+            max_line_size=self._limits.line,
+            max_field_size=self._limits.line,
+            max_headers=MAX_HEADERS,
+            payload_exception=RequestPayloadError,
+            auto_decompress=False,
+            max_msg_queue_size=self._max_msg_queue_size,
+        )
+        content.feed_eof()
+
     def data_received(self, data: bytes) -> None:
+        if self._lent is not None and data:
+            dropped = min(len(data), self._dropping)
+            self._dropping -= dropped
+            data = data[dropped:]
+            if self._dropping:
+                return
+            self._end_lent_body()
+            if not data:
+                return
         super().data_received(data)
         waiter = self._waiter
         if waiter is not None and not waiter.done():

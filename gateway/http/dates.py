@@ -18,7 +18,7 @@ def parse_http_date(text: str) -> int | None:
     """Seconds since the epoch; None when it is not an HTTP date (the name of the day is not checked).
 
     `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT` (years 70 to 99 are 19xx) and
-    `Sun Nov  6 08:49:37 1994`. `+0000`, `UTC` and `Z` pass for GMT, as some clients send them.
+    `Sun Nov  6 08:49:37 1994`. `+0000`, `-0000`, `UTC` and `Z` pass for GMT, as some clients send them.
     """
     fields = text.split()
     try:
@@ -35,7 +35,11 @@ def parse_http_date(text: str) -> int | None:
             return None
         hour, minute, second = clock.split(":")
         digits = (day, year, hour, minute, second)
-        if zone not in ("GMT", "UTC", "+0000", "Z") or len(year) != 4 or not all(_two_or_four(item) for item in digits):
+        if (
+            zone not in ("GMT", "UTC", "+0000", "-0000", "Z")
+            or len(year) != 4
+            or not all(_two_or_four(item) for item in digits)
+        ):
             return None
         # A leap second is read as the second before it.
         moment = datetime(

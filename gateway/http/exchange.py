@@ -9,6 +9,7 @@ from aiohttp import StreamReader, web
 
 if TYPE_CHECKING:
     from s3verbs.gateway.http.connection import Connection
+    from s3verbs.gateway.http.direct_body import DirectBody
 
 
 class Wait(Enum):
@@ -24,9 +25,9 @@ class Exchange:
     """A request in progress. Used only on the loop thread.
 
     `committed` is set once a byte of the response is out: from then on a failure can only abort the connection.
-    `keep_alive` is cleared by whatever makes the connection unusable. `started` is perf_counter's time, `deadline` the loop's; past it the watchdog
-    sets `expired` to `wait` and cancels `task`. `secure` says whether this connection is TLS,
-    `secure_client` whether the client's is, which may end at a proxy.
+    `keep_alive` is cleared by whatever makes the connection unusable. `started` is perf_counter's time, `deadline` the
+    loop's; past it the watchdog sets `expired` to `wait` and cancels `task`. `secure` says whether this connection is
+    TLS, `secure_client` whether the client's is, which may end at a proxy. `direct` reads the rest of a large body.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class Exchange:
         "connection",
         "content",
         "deadline",
+        "direct",
         "expects_continue",
         "expired",
         "host",
@@ -93,6 +95,7 @@ class Exchange:
         self.task: asyncio.Task[object] | None = None
         self.wait = Wait.NOTHING
         self.deadline = 0.0
+        self.direct: DirectBody | None = None
         self.expired = Wait.NOTHING
 
     def allow(self, wait: Wait, seconds: float) -> None:

@@ -47,7 +47,11 @@ class RequestBody(Protocol):
 
 @dataclass(slots=True)
 class Call:
-    """All that an operation may use. `ingest` reads the request's payload, whatever transport brings it."""
+    """All that an operation may use. `ingest` reads the request's payload, whatever transport brings it.
+
+    The principal is authorized for the operation's action on bucket and key. `authorize(action, bucket, key)` checks
+    another resource, the source of a copy; it raises S3Error AccessDenied.
+    """
 
     request: S3Request
     principal: Principal
@@ -58,6 +62,7 @@ class Call:
     objects: ObjectStore
     clock: Callable[[], int]
     settings: Mapping[str, Any]
+    authorize: Callable[[str, str, str], None]
 
 
 Handler = Callable[[Call], Awaitable[Reply]]

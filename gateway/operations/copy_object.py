@@ -23,7 +23,7 @@ from s3verbs.gateway.operations.copy_source import (
 )
 from s3verbs.gateway.operations.guard import invalid_argument
 from s3verbs.gateway.operations.object_headers import STANDARD, attributes_from, check_write
-from s3verbs.gateway.operations.put_object import ALGORITHM_SETS, DEFAULT_ALGORITHM, checksum_of, etag_of
+from s3verbs.gateway.operations.put_object import ALGORITHM_SETS, DEFAULT_ALGORITHM, checksum_of, etag_of, wants_md5
 from s3verbs.storage.model import Attributes, Version
 
 _NOT_COPIED = (X_AMZ_STORAGE_CLASS, X_AMZ_WEBSITE_REDIRECT_LOCATION)
@@ -64,6 +64,7 @@ async def copy_object(call: Call) -> Reply:
         ingested = await call.ingest(
             algorithms=ALGORITHM_SETS[algorithm],
             durability=bucket.durability,
+            md5=wants_md5(bucket),
             source=ObjectSource(reader, 0, version.size),
         )
     finally:

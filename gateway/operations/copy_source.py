@@ -57,10 +57,11 @@ def parse_copy_source(value: str) -> CopySource:
 def find_source(call: Call, source: CopySource) -> Version:
     """The object to copy, its x-amz-copy-source-if-* conditions held.
 
-    Raises S3Error: NoSuchBucket and NoSuchKey with the source's names, AccessDenied (another owner than
-    x-amz-source-expected-bucket-owner), PreconditionFailed, KeyTooLongError.
+    Raises S3Error: NoSuchBucket and NoSuchKey with the source's names, AccessDenied (the principal may not read it, or
+    another owner than x-amz-source-expected-bucket-owner), PreconditionFailed, KeyTooLongError.
     """
     check_key(source.key)
+    call.authorize("s3:GetObject", source.bucket, source.key)
     expected = call.request.headers.get("x-amz-source-expected-bucket-owner")
     try:
         if expected is not None:

@@ -108,14 +108,22 @@ def check_write(headers: Mapping[str, str]) -> None:
 
     Raises S3Error: AccessControlListNotSupported, InvalidArgument (no canned ACL), InvalidRequest (object lock).
     """
+    check_acl(headers)
+    if not _OBJECT_LOCK.isdisjoint(headers):
+        raise S3Error("InvalidRequest", "Bucket is missing Object Lock Configuration")
+
+
+def check_acl(headers: Mapping[str, str]) -> None:
+    """Judge the x-amz-acl and x-amz-grant-* headers: only what leaves an object its owner's passes.
+
+    Raises S3Error AccessControlListNotSupported, InvalidArgument (no canned ACL).
+    """
     acl = headers.get(X_AMZ_ACL)
     if acl is not None and acl not in _ACCEPTED_ACLS:
         check_canned_acl(acl)
         raise S3Error("AccessControlListNotSupported")
     if not _GRANTS.isdisjoint(headers):
         raise S3Error("AccessControlListNotSupported")
-    if not _OBJECT_LOCK.isdisjoint(headers):
-        raise S3Error("InvalidRequest", "Bucket is missing Object Lock Configuration")
 
 
 def check_canned_acl(acl: str) -> None:

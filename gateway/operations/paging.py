@@ -16,16 +16,17 @@ _CRC_BYTES = 4
 def page_limit(target: Target, name: str, *, maximum: int = PAGE) -> int:
     """A page size: `maximum` when the parameter is absent or empty, or larger. Raises S3Error InvalidArgument."""
     value = target.get(name)
-    return min(_integer(name, value), maximum) if value else maximum
+    return min(integer(name, value), maximum) if value else maximum
 
 
 def number_marker(target: Target, name: str) -> int:
     """A numeric marker, 0 when absent or empty. Raises S3Error InvalidArgument."""
     value = target.get(name)
-    return _integer(name, value) if value else 0
+    return integer(name, value) if value else 0
 
 
-def _integer(name: str, value: str) -> int:
+def integer(name: str, value: str) -> int:
+    """A number from 0 to MAX_INTEGER. Raises S3Error InvalidArgument."""
     if value.isascii() and value.isdigit():
         if len(value) <= 10 and int(value) <= MAX_INTEGER:
             return int(value)

@@ -1,11 +1,12 @@
 """PutObject. Source: Amazon S3 API Reference, PutObject."""
 
+from s3verbs.gateway import etag
 from s3verbs.gateway.checksums import ALGORITHMS, Claims, full_object
 from s3verbs.gateway.http.conditions import write_condition
 from s3verbs.gateway.operations.base import Call, Reply
 from s3verbs.gateway.operations.object_headers import attributes_from, check_write, checksum_headers
 from s3verbs.gateway.transfer import Ingested
-from s3verbs.storage.model import Checksum
+from s3verbs.storage.model import Bucket, Checksum, Durability
 
 DEFAULT_ALGORITHM = "CRC64NVME"
 """What S3 keeps with an object whose writer names no algorithm. Every ingest computes it."""
@@ -21,7 +22,9 @@ async def put_object(call: Call) -> Reply:
     algorithm = Claims.from_headers(headers).algorithm or DEFAULT_ALGORITHM
     condition = write_condition(headers)
     bucket = call.objects.bucket(call.bucket)
-    ingested = await call.ingest(algorithms=ALGORITHM_SETS[algorithm], durability=bucket.durability)
+    ingested = await call.ingest(
+        algorithms=ALGORITHM_SETS[algorithm], durability=bucket.durability, md5=wants_md5(bucket)
+    )
     version = await call.objects.publish(
         call.bucket,
         call.key,
@@ -35,10 +38,12 @@ async def put_object(call: Call) -> Reply:
 
 
 def etag_of(ingested: Ingested) -> str:
-    """The ETag of a payload that was ingested with its MD5."""
-    if ingested.md5 is None:
-        raise ValueError("the payload was ingested without its MD5")
-    return ingested.md5.hex()
+    return etag.single(ingested.md5, ingested.digests[DEFAULT_ALGORITHM], ingested.length)
+
+
+def wants_md5(bucket: Bucket) -> bool:
+    """Relaxed buckets are caches: an MD5 costs more than all else that is done to a payload, and nobody asks for it."""
+    return bucket.durability is Durability.STRICT
 
 
 def checksum_of(ingested: Ingested, algorithm: str) -> Checksum:

@@ -21,7 +21,6 @@ _ACTIONS = {
     "GetBucketReplication": "GetReplicationConfiguration",
     "GetObjectLockConfiguration": "GetBucketObjectLockConfiguration",
     "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
-    "ListObjectVersions": "ListBucketVersions",
     "PutBucketCors": "PutBucketCORS",
     "PutBucketEncryption": "PutEncryptionConfiguration",
     "PutBucketLifecycle": "PutLifecycleConfiguration",

@@ -16,7 +16,7 @@ from s3verbs.gateway.operations.copy_source import (
 )
 from s3verbs.gateway.operations.get_object import part_number
 from s3verbs.gateway.operations.guard import invalid_argument
-from s3verbs.gateway.operations.put_object import ALGORITHM_SETS, DEFAULT_ALGORITHM, checksum_of, etag_of
+from s3verbs.gateway.operations.put_object import ALGORITHM_SETS, DEFAULT_ALGORITHM, checksum_of, etag_of, wants_md5
 from s3verbs.gateway.transfer import Ingested
 from s3verbs.storage.model import Part, Upload
 
@@ -38,7 +38,9 @@ async def upload_part(call: Call) -> Reply:
     claims = Claims.from_headers(call.request.headers)
     algorithm = _part_algorithm(upload, claims)
     bucket = call.objects.bucket(call.bucket)
-    ingested = await call.ingest(algorithms=ALGORITHM_SETS[algorithm], durability=bucket.durability)
+    ingested = await call.ingest(
+        algorithms=ALGORITHM_SETS[algorithm], durability=bucket.durability, md5=wants_md5(bucket)
+    )
     part = await _record(call, number, ingested, algorithm)
     headers = {"ETag": f'"{part.etag}"'}
     if part.checksum is not None and (claims.algorithm or upload.checksum_algorithm):
@@ -65,6 +67,7 @@ async def upload_part_copy(call: Call) -> Reply:
         ingested = await call.ingest(
             algorithms=ALGORITHM_SETS[algorithm],
             durability=bucket.durability,
+            md5=wants_md5(bucket),
             source=ObjectSource(reader, offset, length),
         )
     finally:

@@ -5,7 +5,14 @@ skipped, as Amazon S3 does, unless they are conditions: those are never skipped 
 """
 
 from s3verbs.gateway.checksums import ALGORITHMS, FULL_OBJECT, decode
-from s3verbs.gateway.documents import CompleteMultipartUpload, CreateBucketConfiguration, Delete, DeleteEntry
+from s3verbs.gateway.documents import (
+    AccessControlPolicy,
+    CompleteMultipartUpload,
+    CreateBucketConfiguration,
+    Delete,
+    DeleteEntry,
+    Grant,
+)
 from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.xml import reader
 from s3verbs.gateway.xml.reader import Element
@@ -14,6 +21,7 @@ from s3verbs.storage.model import MAX_PARTS, Checksum, CompletedPart
 MAX_DELETE_OBJECTS = 1000
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False, "": False}
+_PERMISSIONS = frozenset({"FULL_CONTROL", "READ", "READ_ACP", "WRITE", "WRITE_ACP"})
 _CHECKSUM_ELEMENTS = {f"Checksum{name}": name for name in ALGORITHMS}
 
 
@@ -78,6 +86,27 @@ def read_create_bucket(body: bytes) -> CreateBucketConfiguration:
     if not body:
         return CreateBucketConfiguration()
     return CreateBucketConfiguration(_trimmed(reader.parse(body, "CreateBucketConfiguration"), "LocationConstraint"))
+
+
+def read_acl(body: bytes) -> AccessControlPolicy:
+    """Raises S3Error MalformedACLError."""
+    try:
+        root = reader.parse(body, "AccessControlPolicy")
+        owner = [_trimmed(element, "ID") for element in root.all("Owner")]
+        lists = list(root.all("AccessControlList"))
+        if len(owner) > 1 or len(lists) != 1:
+            raise S3Error("MalformedXML")
+        return AccessControlPolicy("".join(owner), [_grant(element) for element in lists[0].all("Grant")])
+    except S3Error:
+        raise S3Error("MalformedACLError") from None
+
+
+def _grant(element: Element) -> Grant:
+    grantees = list(element.all("Grantee"))
+    permission = _trimmed(element, "Permission")
+    if len(grantees) != 1 or permission not in _PERMISSIONS:
+        raise S3Error("MalformedXML")
+    return Grant(_trimmed(grantees[0], "ID"), permission)
 
 
 def _trimmed(element: Element, name: str) -> str:

@@ -153,6 +153,69 @@ def _list_objects_v2(value: d.ListBucketV2Result) -> str:
     )
 
 
+def _list_versions(value: d.ListVersionsResult) -> str:
+    encode = _encoder(value.encoding_type)
+    owner = _owner(value.owner)
+    entries: list[str] = []
+    for version in value.versions:
+        checksum = version.checksum
+        entries.append(
+            f"<Version><Key>{encode(version.key)}</Key><VersionId>{escape(version.version_id)}</VersionId>"
+            f"<IsLatest>true</IsLatest><LastModified>{timestamp(version.modified_ns)}</LastModified>"
+            f"{_etag(version.etag)}{'' if checksum is None else _CHECKSUM_TYPES[checksum.algorithm, checksum.kind]}"
+            f"<Size>{version.size}</Size>{owner}{_storage_class(version.attributes)}</Version>"
+        )
+    return document(
+        "ListVersionsResult",
+        element("Name", escape(value.name))
+        + element("Prefix", encode(value.prefix))
+        + element("KeyMarker", encode(value.key_marker))
+        + element("VersionIdMarker", escape(value.version_id_marker))
+        + (optional("NextKeyMarker", encode(value.next_key_marker)) if value.truncated else "")
+        + (optional("NextVersionIdMarker", escape(value.next_version_id_marker)) if value.truncated else "")
+        + element("MaxKeys", str(value.max_keys))
+        + optional("Delimiter", encode(value.delimiter))
+        + optional("EncodingType", escape(value.encoding_type))
+        + element("IsTruncated", boolean(value.truncated))
+        + "".join(entries)
+        + _common_prefixes(value.common_prefixes, encode),
+    )
+
+
+def _attributes(value: d.GetObjectAttributesResponse) -> str:
+    return document(
+        "GetObjectAttributesResponse",
+        optional("ETag", escape(value.etag))
+        + optional("Checksum", _checksum(value.checksum, kind=True))
+        + ("" if value.parts is None else _object_parts(value.parts))
+        + optional("StorageClass", escape(value.storage_class))
+        + ("" if value.size is None else f"<ObjectSize>{value.size}</ObjectSize>"),
+    )
+
+
+def _object_parts(value: d.ObjectParts) -> str:
+    parts = [
+        f"<Part><PartNumber>{number}</PartNumber><Size>{part.size}</Size>{_checksum(part.checksum, kind=False)}</Part>"
+        for number, part in enumerate(value.parts, value.part_number_marker + 1)
+    ]
+    return element(
+        "ObjectParts",
+        f"<PartsCount>{value.count}</PartsCount><PartNumberMarker>{value.part_number_marker}</PartNumberMarker>"
+        f"<NextPartNumberMarker>{value.part_number_marker + len(parts)}</NextPartNumberMarker>"
+        f"<MaxParts>{value.max_parts}</MaxParts><IsTruncated>{boolean(value.truncated)}</IsTruncated>" + "".join(parts),
+    )
+
+
+def _acl(value: d.OwnerFullControl) -> str:
+    who = f"<ID>{escape(value.owner.id)}</ID><DisplayName>{escape(value.owner.display_name)}</DisplayName>"
+    return document(
+        "AccessControlPolicy",
+        f"<Owner>{who}</Owner><AccessControlList><Grant>"
+        f'<Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="CanonicalUser">{who}</Grantee>'
+        "<Permission>FULL_CONTROL</Permission></Grant></AccessControlList>",
+    )
+
+
 def _copy_object(value: d.CopyObjectResult) -> str:
     modified = element("LastModified", timestamp(value.last_modified_ns))
     return document("CopyObjectResult", modified + _etag(value.etag) + _checksum(value.checksum, kind=True))
@@ -267,6 +330,9 @@ _WRITERS: Mapping[type, Callable[[Any], str]] = {
     d.LocationConstraint: _location,
     d.ListBucketResult: _list_objects,
     d.ListBucketV2Result: _list_objects_v2,
+    d.ListVersionsResult: _list_versions,
+    d.GetObjectAttributesResponse: _attributes,
+    d.OwnerFullControl: _acl,
     d.CopyObjectResult: _copy_object,
     d.CopyPartResult: _copy_part,
     d.InitiateMultipartUploadResult: _initiate,

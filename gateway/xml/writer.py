@@ -8,7 +8,7 @@ well-formed.
 import re
 from datetime import date
 from functools import lru_cache
-from urllib.parse import quote_plus
+from urllib.parse import quote
 
 DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -26,7 +26,7 @@ _REFERENCES = {
 }
 _SPECIAL = re.compile('[\x00-\x1f&<>"\ud800-\udfff\ufffe\uffff]')
 
-# What Amazon S3 leaves alone in an encoding-type=url listing; a space becomes "+".
+# What Amazon S3 leaves alone in an encoding-type=url listing.
 _URL_UNSAFE = re.compile(r"[^A-Za-z0-9_.\-~*/]+")
 
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -44,7 +44,7 @@ def escape(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _percent_encode(run: str) -> str:
-    return quote_plus(run, errors="replace")
+    return quote(run, errors="replace")
 
 
 def _percent(match: re.Match[str]) -> str:
@@ -53,7 +53,10 @@ def _percent(match: re.Match[str]) -> str:
 
 
 def url_encode(text: str) -> str:
-    """Element content for encoding-type=url: percent-encoded UTF-8, "/" kept, a space as "+"."""
+    """Element content for encoding-type=url: percent-encoded UTF-8, "/" kept.
+
+    A space becomes "%20", where Amazon S3 writes "+": every decoder reads it, also one that knows no plus sign.
+    """
     return _URL_UNSAFE.sub(_percent, text)
 
 

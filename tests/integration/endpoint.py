@@ -63,9 +63,6 @@ class Endpoint:
         ]
         root = {"S3VERBS_ROOT_ACCESS_KEY": ACCESS_KEY, "S3VERBS_ROOT_SECRET_KEY": SECRET_KEY} if keys else {}
         self._environment = environment({**root, **env})
-        outputs = Path(tempfile.mkdtemp(prefix="s3verbs-test-"))
-        self._stdout = outputs / "stdout"
-        self._stderr = outputs / "stderr"
         self.banner = ""
         self.port = 0
         self.metrics_port = 0
@@ -79,6 +76,9 @@ class Endpoint:
         shutil.rmtree(self._stdout.parent)
 
     def start(self) -> None:
+        outputs = Path(tempfile.mkdtemp(prefix="s3verbs-test-"))
+        self._stdout = outputs / "stdout"
+        self._stderr = outputs / "stderr"
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "s3verbs.gateway", *self._arguments],
@@ -156,7 +156,7 @@ class Response:
         return self.headers.get("connection", "").lower() != "close"
 
 
-class _Signer(S3SigV4Auth):  # type: ignore[misc, unused-ignore]
+class Signer(S3SigV4Auth):  # type: ignore[misc, unused-ignore]
     """botocore's signer with a payload hash that the test chooses."""
 
     payload_hash = ""
@@ -182,6 +182,10 @@ class Wire:
     def close(self) -> None:
         self._file.close()
         self.sock.close()
+
+    def again(self) -> "Wire":
+        """A second connection to the same server."""
+        return Wire(socket.create_connection(("127.0.0.1", self.port), timeout=20), self.port)
 
     def send(self, data: bytes) -> None:
         self.sock.sendall(data)
@@ -232,7 +236,7 @@ class Wire:
         """The bytes of a signed request. Header names are given with "_" for "-"."""
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         request = AWSRequest(method, f"http://127.0.0.1:{self.port}{path}", headers=dict(fields), data=body)
-        signer = _Signer(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1")
+        signer = Signer(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1")
         signer.payload_hash = fields.get("x-amz-content-sha256", "")
         signer.add_auth(request)
         target = f"http://127.0.0.1:{self.port}{path}" if absolute else path

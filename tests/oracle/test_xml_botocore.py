@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3verbs.gateway import documents as d
-from s3verbs.gateway.xml.requests import read_complete, read_create_bucket, read_delete
+from s3verbs.gateway.xml.requests import read_acl, read_complete, read_create_bucket, read_delete
 from s3verbs.gateway.xml.responses import write
 from s3verbs.storage.model import (
     Bucket,
@@ -117,6 +117,47 @@ def test_list_buckets(endpoint: Endpoint) -> None:
     }
 
 
+def test_list_object_versions(endpoint: Endpoint) -> None:
+    document = d.ListVersionsResult(
+        name="bk",
+        prefix="p q",
+        key_marker="k m",
+        version_id_marker="null",
+        delimiter="/",
+        max_keys=1,
+        truncated=True,
+        next_key_marker="p q r",
+        next_version_id_marker="null",
+        versions=[version("p q r", CRC32)],
+        common_prefixes=["p q/"],
+        owner=OWNER,
+        encoding_type="url",
+    )
+    assert endpoint.parse(document, lambda client: client.list_object_versions(Bucket="bk")) == {
+        "Name": "bk",
+        "Prefix": "p q",
+        "KeyMarker": "k m",
+        "VersionIdMarker": "null",
+        "NextKeyMarker": "p q r",
+        "NextVersionIdMarker": "null",
+        "Delimiter": "/",
+        "MaxKeys": 1,
+        "IsTruncated": True,
+        "EncodingType": "url",
+        "CommonPrefixes": [{"Prefix": "p q/"}],
+        "Versions": [
+            listed(
+                "p q r",
+                VersionId="null",
+                IsLatest=True,
+                Owner=OWNER_FIELDS,
+                ChecksumAlgorithm=["CRC32"],
+                ChecksumType="FULL_OBJECT",
+            )
+        ],
+    }
+
+
 @pytest.mark.parametrize(("region", "constraint"), [("us-east-1", None), ("eu-west-1", "eu-west-1")])
 def test_bucket_location(endpoint: Endpoint, region: str, constraint: str | None) -> None:
     parsed = endpoint.parse(d.LocationConstraint(region), lambda client: client.get_bucket_location(Bucket="b"))
@@ -189,7 +230,7 @@ def test_list_objects(endpoint: Endpoint) -> None:
     assert endpoint.parse(document, lambda client: client.list_objects(Bucket="b")) == {
         "Name": "b",
         # botocore decodes every other element of this operation, but not Prefix.
-        "Prefix": "a+b/",
+        "Prefix": "a%20b/",
         "Marker": "a b/0",
         "Delimiter": "/",
         "MaxKeys": 2,
@@ -199,6 +240,38 @@ def test_list_objects(endpoint: Endpoint) -> None:
         "Contents": [listed("a b/c&d", Owner=OWNER_FIELDS), listed("a b/c+d", Owner=OWNER_FIELDS)],
         "CommonPrefixes": [{"Prefix": "a b/é/"}],
     }
+
+
+def test_object_attributes(endpoint: Endpoint) -> None:
+    parts = [Part(7, InlinePayload(bytes(16), 5), "e", 0, CRC32), Part(9, InlinePayload(bytes(16), 6), "e", 0)]
+    document = d.GetObjectAttributesResponse(
+        "0123-4", CRC32, d.ObjectParts(4, parts, 1, 2, truncated=True), "GLACIER_IR", 22
+    )
+    parsed = endpoint.parse(
+        document, lambda client: client.get_object_attributes(Bucket="b", Key="k", ObjectAttributes=["ETag"])
+    )
+    assert parsed == {
+        "ETag": "0123-4",
+        "Checksum": {"ChecksumCRC32": "y/Q5Jg==", "ChecksumType": "FULL_OBJECT"},
+        "ObjectParts": {
+            "TotalPartsCount": 4,
+            "PartNumberMarker": 1,
+            "NextPartNumberMarker": 3,
+            "MaxParts": 2,
+            "IsTruncated": True,
+            "Parts": [{"PartNumber": 2, "Size": 5, "ChecksumCRC32": "y/Q5Jg=="}, {"PartNumber": 3, "Size": 6}],
+        },
+        "StorageClass": "GLACIER_IR",
+        "ObjectSize": 22,
+    }
+
+
+def test_access_control_lists(endpoint: Endpoint) -> None:
+    parsed = endpoint.parse(d.OwnerFullControl(OWNER), lambda client: client.get_bucket_acl(Bucket="b"))
+    grant = {"Grantee": {**OWNER_FIELDS, "Type": "CanonicalUser"}, "Permission": "FULL_CONTROL"}
+    assert parsed == {"Owner": OWNER_FIELDS, "Grants": [grant]}
+    sent = endpoint.serialise(lambda client: client.put_bucket_acl(Bucket="b", AccessControlPolicy=parsed))
+    assert read_acl(sent) == d.AccessControlPolicy("owner-id", [d.Grant("owner-id", "FULL_CONTROL")])
 
 
 def test_copies(endpoint: Endpoint) -> None:

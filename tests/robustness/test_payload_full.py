@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import resource
 import subprocess
 from collections.abc import Callable, Iterator
@@ -191,23 +192,24 @@ def test_every_error_has_its_meaning_and_leaves_nothing_behind(
     def fail(*_: Any, **__: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
-    writer = None
+    writers = []
+
+    def write() -> None:
+        writers.append(store.create(2 * MIB))
+        writers[0].write(memoryview(bytearray(MIB)))
+        writers[0].seal(durable=True)
+
     with monkeypatch.context() as patch:
         if step == "preallocate":
             patch.setattr(payload_writer, "preallocate", fail)
         else:
             patch.setattr(os, step, fail)
-        try:
-            writer = store.create(2 * MIB)
-            writer.write(memoryview(bytearray(MIB)))
-            writer.seal(durable=True)
-            pytest.fail("the error was not noticed")
-        except StorageError as error:
-            assert type(error) is expected
-            assert str(tmp_path) in str(error)
+        with pytest.raises(StorageError, match=re.escape(str(tmp_path))) as raised:
+            write()
+    assert type(raised.value) is expected
     assert descriptors() == before
     assert _entries(tmp_path) == []
-    if writer is not None:
+    for writer in writers:
         with pytest.raises(ValueError, match="sealed or discarded"):
             writer.write(memoryview(b"more"))
         writer.discard()

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3verbs.gateway.auth.access_keys import AccessKeys, Status, check_key_pair, new_key_pair, root_key
+from s3verbs.gateway.auth.principal import ROOT_ACCOUNT
 from s3verbs.storage.errors import StoreUnusable
 from s3verbs.storage.memory import MemoryDisk, MemoryMetadataStore
 from s3verbs.storage.metadata import Table
@@ -53,7 +54,19 @@ def test_generated_pairs_have_aws_s_lengths(keys: AccessKeys) -> None:
         assert key.secret.isalnum()
     assert first.access_key != second.access_key
     assert first.secret != second.secret
-    assert first.principal.id != second.principal.id
+
+
+def test_a_key_speaks_for_the_root_account_unless_another_is_given(keys: AccessKeys) -> None:
+    assert (keys.create().principal.id, keys.create().principal.display_name) == (ROOT_ACCOUNT, ROOT_ACCOUNT)
+    first, second = (keys.create(principal_id="team-a").principal for _ in range(2))
+    assert (first.id, second.id, first.display_name) == ("team-a", "team-a", "team-a")
+
+
+@pytest.mark.parametrize("account", ["", "anonymous", "a/b", "two words", "clé", "x" * 65])
+def test_accounts_that_cannot_be(keys: AccessKeys, account: str) -> None:
+    with pytest.raises(ValueError, match="account"):
+        keys.create(principal_id=account)
+    assert keys.list() == []
 
 
 def test_pairs_come_from_the_system_s_randomness_by_default() -> None:

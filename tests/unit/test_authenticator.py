@@ -21,7 +21,9 @@ from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.http.aws_chunked import AwsChunkedDecoder
 from s3verbs.gateway.http.request import S3Request
 from s3verbs.gateway.http.target import parse_target
+from s3verbs.storage.errors import BucketNotFound
 from s3verbs.storage.memory import MemoryMetadataStore
+from s3verbs.storage.model import Bucket
 
 NOW = 1_700_000_000
 DATE = "20231114T221320Z"
@@ -38,6 +40,10 @@ SESSION = access_keys.create(
     access_key="SESSION", secret="secret-of-a-session", session_token="token", expires_ns=(NOW + 100) * 10**9
 )
 SECRETS = {"ROOTKEY": SECRET, "USERKEY": USER.secret, "DISABLED": DISABLED.secret, "SESSION": SESSION.secret}
+
+
+def no_bucket(name: str) -> Bucket:
+    raise BucketNotFound(name)
 
 
 def authenticator(now: float = NOW, *, enforce_region: bool = True) -> Authenticator:
@@ -145,9 +151,9 @@ def test_no_authentication_at_all_is_anonymous_and_may_do_nothing() -> None:
     assert verified.principal is ANONYMOUS
     assert verified.payload.kind is PayloadKind.UNSIGNED
     with pytest.raises(S3Error) as error:
-        Authorizer().check(verified.principal, "s3:GetObject", "bucket", "key")
+        Authorizer(no_bucket).check(verified.principal, "s3:GetObject", "bucket", "key")
     assert error.value.code == "AccessDenied"
-    Authorizer().check(verify(signed()).principal, "s3:GetObject", "bucket", "key")
+    Authorizer(no_bucket).check(verify(signed()).principal, "s3:GetObject", "bucket", "key")
 
 
 def test_an_empty_authorization_header_is_none() -> None:

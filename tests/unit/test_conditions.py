@@ -139,6 +139,8 @@ def test_copy_source_conditions(conditions: dict[str, str], holds: bool) -> None
         ({"if-match": "*"}, WriteCondition(if_match="*")),
         ({"if-match": ""}, WriteCondition(if_match="")),
         ({"if-none-match": "*"}, WriteCondition(if_none_match="*")),
+        ({"if-none-match": SAME}, WriteCondition(if_none_match=ETAG)),
+        ({"if-none-match": ETAG}, WriteCondition(if_none_match=ETAG)),
     ],
 )
 def test_write_conditions(headers: dict[str, str], expected: WriteCondition | None) -> None:
@@ -148,8 +150,9 @@ def test_write_conditions(headers: dict[str, str], expected: WriteCondition | No
 @pytest.mark.parametrize(
     "headers",
     [
-        {"if-none-match": SAME},
         {"if-none-match": ""},
+        {"if-none-match": f"W/{SAME}"},
+        {"if-none-match": f"{SAME}, {OTHER}"},
         {"if-none-match": '"*"'},
         {"if-none-match": "*", "if-match": SAME},
     ],

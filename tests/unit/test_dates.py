@@ -18,6 +18,7 @@ MOMENT = 784111777
         "Sunday, 06-Nov-94 08:49:37 GMT",
         "Sun Nov  6 08:49:37 1994",
         "Sun, 06 Nov 1994 08:49:37 +0000",
+        "Sun, 06 Nov 1994 08:49:37 -0000",
     ],
 )
 def test_the_three_forms(text: str) -> None:

@@ -12,16 +12,17 @@ from s3verbs.storage.directory_sync import DirectorySync
 
 
 class _Disk:
-    """Stands in for fsync: records when each began, takes 20 ms, fails where told."""
+    """Stands in for fsync: records when each began, takes a while, fails where told."""
 
     def __init__(self) -> None:
         self.begun: list[float] = []
         self.failing: set[int] = set()
+        self.first = 0.02
 
     def sync(self, path: Path) -> None:
         self.begun.append(time.perf_counter())
         number = len(self.begun)
-        time.sleep(0.02)
+        time.sleep(self.first if number == 1 else 0.02)
         if number in self.failing:
             raise OSError(errno.EIO, "Input/output error")
 
@@ -60,6 +61,7 @@ def test_overlapping_callers_share_syncs_that_began_after_their_calls(disk: _Dis
 
 def test_a_failed_sync_fails_all_who_waited_for_it_and_nobody_else(disk: _Disk) -> None:
     disk.failing = {2}
+    disk.first = 0.5
     shared = DirectorySync(Path("/nowhere"))
     outcomes: list[str] = []
     first = threading.Thread(target=shared.sync)

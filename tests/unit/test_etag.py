@@ -1,6 +1,8 @@
 """ETags of completed uploads."""
 
+import dataclasses
 import hashlib
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,3 +33,21 @@ def test_the_suffix_counts_the_parts_and_order_matters(chunks: list[bytes]) -> N
     assert len(value.partition("-")[0]) == 32
     if chunks != chunks[::-1]:
         assert etag.multipart(parts[::-1]) != value
+
+
+def test_a_payload_with_an_md5_has_it_as_its_etag() -> None:
+    assert etag.single(hashlib.md5(b"x").digest(), b"\0" * 8, 1) == hashlib.md5(b"x").hexdigest()
+
+
+def test_a_payload_without_an_md5_has_an_etag_that_cannot_be_taken_for_one() -> None:
+    made = etag.single(None, bytes.fromhex("0123456789abcdef"), 4096)
+    assert made == "0123456789abcdef0000000000001000-1"
+    assert re.fullmatch("[0-9a-f]{32}", made) is None
+
+
+def test_parts_without_md5s_combine_like_any_others() -> None:
+    parts = [
+        dataclasses.replace(part(number, b""), etag=f"0123456789abcdef000000000000100{number}-1") for number in (0, 1)
+    ]
+    joined = bytes.fromhex("0123456789abcdef00000000000010000123456789abcdef0000000000001001")
+    assert etag.multipart(parts) == f"{hashlib.md5(joined).hexdigest()}-2"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3verbs.gateway.documents import CreateBucketConfiguration, Delete, DeleteEntry
+from s3verbs.gateway.documents import AccessControlPolicy, CreateBucketConfiguration, Delete, DeleteEntry, Grant
 from s3verbs.gateway.errors import S3Error
-from s3verbs.gateway.xml.requests import read_complete, read_create_bucket, read_delete
+from s3verbs.gateway.xml.requests import read_acl, read_complete, read_create_bucket, read_delete
 from s3verbs.storage.model import Checksum, CompletedPart
 
 KEYS = st.text(
@@ -144,6 +144,38 @@ def test_a_bucket_configuration() -> None:
     assert read_create_bucket(b"") == CreateBucketConfiguration("")
     assert read_create_bucket(b"<CreateBucketConfiguration/>") == CreateBucketConfiguration("")
     assert code(read_create_bucket, b"<Other/>") == "MalformedXML"
+
+
+def acl(inner: str) -> bytes:
+    return f"<AccessControlPolicy>{inner}</AccessControlPolicy>".encode()
+
+
+def test_an_access_control_list() -> None:
+    grantee = '<Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="Group"><URI>all</URI></Grantee>'
+    body = acl(
+        "<Owner><ID>me</ID></Owner><AccessControlList>"
+        "<Grant><Grantee><ID>you</ID></Grantee><Permission>READ</Permission></Grant>"
+        f"<Grant>{grantee}<Permission>WRITE_ACP</Permission></Grant></AccessControlList>"
+    )
+    assert read_acl(body) == AccessControlPolicy("me", [Grant("you", "READ"), Grant("", "WRITE_ACP")])
+    assert read_acl(acl("<AccessControlList/>")) == AccessControlPolicy("", [])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<Other/>",
+        b"<AccessControlPolicy>",
+        acl(""),
+        acl("<AccessControlList/><AccessControlList/>"),
+        acl("<AccessControlList><Grant><Permission>READ</Permission></Grant></AccessControlList>"),
+        acl("<AccessControlList><Grant><Grantee/><Permission>ALL</Permission></Grant></AccessControlList>"),
+        acl("<Owner/><Owner/><AccessControlList/>"),
+    ],
+)
+def test_a_malformed_access_control_list(body: bytes) -> None:
+    assert code(read_acl, body) == "MalformedACLError"
 
 
 WORDS = """

@@ -1,6 +1,6 @@
 """Response documents: text, order of elements, and that they are always well-formed."""
 
-from urllib.parse import unquote_plus
+from urllib.parse import unquote, unquote_plus
 from xml.etree import ElementTree
 
 import pytest
@@ -71,6 +71,50 @@ def listing_v1(**changes: object) -> d.ListBucketResult:
     return d.ListBucketResult(**(fields | changes))  # type: ignore[arg-type]
 
 
+def test_versions_stand_before_prefixes_and_carry_their_ids() -> None:
+    document = d.ListVersionsResult(
+        name="bk",
+        prefix="",
+        key_marker="",
+        version_id_marker="",
+        delimiter="/",
+        max_keys=2,
+        truncated=True,
+        next_key_marker="c/",
+        next_version_id_marker="",
+        versions=[version("a&b", Checksum("CRC32", "FULL_OBJECT", "y/Q5Jg=="))],
+        common_prefixes=["c/"],
+        owner=OWNER,
+    )
+    assert text(document) == (
+        f"<ListVersionsResult {XMLNS}><Name>bk</Name><Prefix/><KeyMarker/><VersionIdMarker/>"
+        "<NextKeyMarker>c/</NextKeyMarker><MaxKeys>2</MaxKeys><Delimiter>/</Delimiter><IsTruncated>true</IsTruncated>"
+        "<Version><Key>a&amp;b</Key><VersionId>null</VersionId><IsLatest>true</IsLatest>"
+        "<LastModified>2026-11-29T16:00:00.000Z</LastModified><ETag>&quot;e1&quot;</ETag>"
+        "<ChecksumAlgorithm>CRC32</ChecksumAlgorithm><ChecksumType>FULL_OBJECT</ChecksumType>"
+        f"<Size>7</Size>{OWNER_XML}<StorageClass>STANDARD</StorageClass></Version>"
+        "<CommonPrefixes><Prefix>c/</Prefix></CommonPrefixes></ListVersionsResult>"
+    )
+
+
+def test_attributes_that_were_not_asked_for_have_no_element() -> None:
+    assert text(d.GetObjectAttributesResponse()) == f"<GetObjectAttributesResponse {XMLNS}/>"
+    assert text(d.GetObjectAttributesResponse(size=0)) == (
+        f"<GetObjectAttributesResponse {XMLNS}><ObjectSize>0</ObjectSize></GetObjectAttributesResponse>"
+    )
+
+
+def test_parts_in_attributes_are_numbered_after_the_marker() -> None:
+    parts = [Part(9, InlinePayload(bytes(16), size), "e", NOON) for size in (5, 6)]
+    document = d.GetObjectAttributesResponse(etag="e1-4", parts=d.ObjectParts(4, parts, 2, 2, truncated=False))
+    assert text(document) == (
+        f"<GetObjectAttributesResponse {XMLNS}><ETag>e1-4</ETag><ObjectParts><PartsCount>4</PartsCount>"
+        "<PartNumberMarker>2</PartNumberMarker><NextPartNumberMarker>4</NextPartNumberMarker><MaxParts>2</MaxParts>"
+        "<IsTruncated>false</IsTruncated><Part><PartNumber>3</PartNumber><Size>5</Size></Part>"
+        "<Part><PartNumber>4</PartNumber><Size>6</Size></Part></ObjectParts></GetObjectAttributesResponse>"
+    )
+
+
 def test_an_empty_listing_has_an_empty_prefix_and_no_optional_elements() -> None:
     assert text(listing()) == (
         f"<ListBucketResult {XMLNS}><Name>bk</Name><Prefix/><KeyCount>0</KeyCount><MaxKeys>1000</MaxKeys>"
@@ -136,11 +180,11 @@ def test_encoding_type_url_encodes_keys_and_prefixes_but_not_tokens() -> None:
         )
     )
     assert "<EncodingType>url</EncodingType>" in written
-    assert "<Prefix>a+b/</Prefix>" in written
+    assert "<Prefix>a%20b/</Prefix>" in written
     assert "<Delimiter>%2B</Delimiter>" in written
     assert "<StartAfter>%C3%A9</StartAfter>" in written
-    assert "<Key>a+b/c%2Bd%281%29%01</Key>" in written
-    assert "<Prefix>a+b/%25/</Prefix>" in written
+    assert "<Key>a%20b/c%2Bd%281%29%01</Key>" in written
+    assert "<Prefix>a%20b/%25/</Prefix>" in written
     assert "<NextContinuationToken>t=&amp;</NextContinuationToken>" in written
 
 
@@ -223,7 +267,7 @@ def test_uploads_of_a_bucket() -> None:
         "<UploadIdMarker>b</UploadIdMarker><NextKeyMarker>c</NextKeyMarker>"
         "<NextUploadIdMarker>d</NextUploadIdMarker><Prefix>k</Prefix><Delimiter>/</Delimiter>"
         "<EncodingType>url</EncodingType><MaxUploads>2</MaxUploads><IsTruncated>true</IsTruncated>"
-        "<Upload><Key>k+1</Key><UploadId>u1</UploadId><Initiator><ID>id</ID><DisplayName>name</DisplayName>"
+        "<Upload><Key>k%201</Key><UploadId>u1</UploadId><Initiator><ID>id</ID><DisplayName>name</DisplayName>"
         f"</Initiator>{OWNER_XML}<StorageClass>STANDARD</StorageClass>"
         "<Initiated>2026-11-29T16:00:00.000Z</Initiated></Upload>"
     )
@@ -267,7 +311,7 @@ def test_escaped_text_is_well_formed_and_equal_but_for_what_xml_cannot_carry(any
 @given(st.text(st.characters(codec="utf-8")))
 def test_url_encoding_is_undone_by_form_decoding_and_needs_no_escape(any_text: str) -> None:
     encoded = writer.url_encode(any_text)
-    assert unquote_plus(encoded) == any_text
+    assert unquote(encoded) == unquote_plus(encoded) == any_text
     assert encoded == writer.escape(encoded)
     assert encoded.isascii()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from s3verbs.gateway.auth.authorizer import Authorizer
 from s3verbs.gateway.auth.principal import Principal
 from s3verbs.gateway.checksums import Claims, Digests, verify
 from s3verbs.gateway.errors import S3Error
@@ -46,6 +47,10 @@ class Body:
             self.check()
         return self.data
 
+    @property
+    def claims_md5(self) -> bool:
+        return "content-md5" in self._headers
+
     def check(self) -> Digests:
         claims = Claims.from_headers(self._headers)
         digests = Digests(claims.algorithms, md5=True)
@@ -81,7 +86,7 @@ class MemoryIngest:
             data = await self._drain(source)
         if len(data) > limit:
             raise S3Error("EntityTooLarge")
-        digests = Digests(algorithms | {"CRC64NVME"}, md5=md5)
+        digests = Digests(algorithms | {"CRC64NVME"}, md5=md5 or self._body.claims_md5)
         digests.update(memoryview(data))
         if len(data) <= INLINE_LIMIT:
             payload = self._objects.inline_payload(data)
@@ -154,6 +159,7 @@ class Endpoint:
             objects=self.objects,
             clock=lambda: self.now,
             settings=self.settings,
+            authorize=lambda action, bucket, key: Authorizer(self.objects.bucket).check(principal, action, bucket, key),
         )
 
     async def run(

@@ -10,7 +10,7 @@ from s3verbs.gateway.operations import copy_object
 from s3verbs.gateway.operations.copy_source import parse_copy_source
 from s3verbs.storage.model import Version
 from s3verbs.storage.objects import ObjectReader
-from tests.unit.operations.endpoint import SECOND, START_DATE, Endpoint, md5_hex, sha256_b64
+from tests.unit.operations.endpoint import OTHER, SECOND, START_DATE, Endpoint, md5_hex, sha256_b64
 
 DATA = bytes(range(256)) * 1000
 
@@ -211,6 +211,20 @@ async def test_expected_owners_of_both_sides(endpoint: Endpoint) -> None:
     for header in ("x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"):
         headers = {"x-amz-copy-source": "bucket/key", header: "stranger"}
         await endpoint.fails("AccessDenied", "CopyObject", "bucket", "made", headers=headers)
+
+
+async def test_the_source_needs_leave_too(endpoint: Endpoint) -> None:
+    await endpoint.put("key", b"x")
+    await endpoint.run("CreateBucket", "others", principal=OTHER)
+    headers = {"x-amz-copy-source": "bucket/key"}
+    for name, query in (("CopyObject", []), ("UploadPartCopy", [("partNumber", "1"), ("uploadId", "made")])):
+        if query:
+            started = await endpoint.run("CreateMultipartUpload", "others", "made", principal=OTHER)
+            query[1] = ("uploadId", started.document.upload_id)
+        await endpoint.fails("AccessDenied", name, "others", "made", headers=headers, query=query, principal=OTHER)
+    await endpoint.fails("NoSuchKey", "HeadObject", "others", "made", principal=OTHER)
+    headers = {"x-amz-copy-source": "absent/key"}
+    await endpoint.fails("NoSuchBucket", "CopyObject", "others", "made", headers=headers, principal=OTHER)
 
 
 async def test_a_source_beyond_five_gib_is_refused(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ async def test_an_empty_delimiter_is_none(filled: Endpoint, name: str) -> None:
     prefix=st.sampled_from(["", "a", "a/", "é"]),
     delimiter=st.sampled_from(["", "/", "b"]),
     page=st.integers(1, 4),
-    version=st.sampled_from(["ListObjects", "ListObjectsV2"]),
+    version=st.sampled_from(["ListObjects", "ListObjectsV2", "ListObjectVersions"]),
 )
 async def test_pages_lose_and_repeat_nothing(
     names: set[str], prefix: str, delimiter: str, page: int, version: str
@@ -138,6 +138,45 @@ async def test_pages_lose_and_repeat_nothing(
             break
         if version == "ListObjects":
             position = [("marker", document.next_marker or keys(document)[-1])]
+        elif version == "ListObjectVersions":
+            position = [("key-marker", document.next_key_marker)]
+            if document.next_version_id_marker:
+                position.append(("version-id-marker", document.next_version_id_marker))
         else:
             position = [("continuation-token", document.next_continuation_token)]
     assert (seen_keys, seen_prefixes) == (expected_keys, expected_prefixes)
+
+
+async def test_every_object_is_one_null_version_and_the_latest(filled: Endpoint) -> None:
+    document = (await filled.run("ListObjectVersions", "bucket")).document
+    assert keys(document) == sorted(KEYS)
+    assert {version.version_id for version in document.versions} == {"null"}
+    assert (document.truncated, document.next_key_marker, document.next_version_id_marker) == (False, "", "")
+    assert (document.name, document.max_keys, document.owner) == ("bucket", 1000, Owner("owner-id", "owner"))
+
+
+async def test_pages_of_versions_continue_after_the_markers(filled: Endpoint) -> None:
+    query = [("max-keys", "2"), ("delimiter", "/"), ("encoding-type", "url")]
+    first = (await filled.run("ListObjectVersions", "bucket", query=query)).document
+    assert (keys(first), list(first.common_prefixes), first.truncated) == (["asdf"], ["boo/"], True)
+    assert (first.next_key_marker, first.next_version_id_marker, first.encoding_type) == ("boo/", "", "url")
+    second = (await filled.run("ListObjectVersions", "bucket", query=[*query, ("key-marker", "boo/")])).document
+    assert (keys(second), list(second.common_prefixes), second.truncated) == ([], ["cquux/"], False)
+    assert second.key_marker == "boo/"
+
+    query = [("max-keys", "1"), ("prefix", "boo")]
+    first = (await filled.run("ListObjectVersions", "bucket", query=query)).document
+    assert (first.next_key_marker, first.next_version_id_marker) == ("boo/bar", "null")
+    for version_id in ("null", "A" * 32, ""):
+        marked = [*query, ("key-marker", "boo/bar"), ("version-id-marker", version_id)]
+        second = (await filled.run("ListObjectVersions", "bucket", query=marked)).document
+        assert (keys(second), second.truncated, second.version_id_marker) == (["boo/baz/xyzzy"], False, version_id)
+
+
+async def test_markers_of_versions_that_mean_nothing_are_refused(filled: Endpoint) -> None:
+    await filled.fails("InvalidArgument", "ListObjectVersions", "bucket", query=[("version-id-marker", "null")])
+    query = [("key-marker", "asdf"), ("version-id-marker", "not a version")]
+    await filled.fails("InvalidArgument", "ListObjectVersions", "bucket", query=query)
+    await filled.fails("InvalidArgument", "ListObjectVersions", "bucket", query=[("max-keys", "-1")])
+    await filled.fails("InvalidArgument", "ListObjectVersions", "bucket", query=[("encoding-type", "base64")])
+    await filled.fails("NoSuchBucket", "ListObjectVersions", "absent")

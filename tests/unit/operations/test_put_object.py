@@ -114,3 +114,12 @@ async def test_the_buckets_durability_reaches_the_payload(endpoint: Endpoint, du
     await endpoint.run("PutObject", "other", "key", body=DATA)
     [file] = endpoint.payloads.disk.files.values()
     assert file.durable is (durability is Durability.STRICT)
+
+
+async def test_the_etag_in_a_relaxed_bucket_is_no_md5_unless_the_client_sent_one(endpoint: Endpoint) -> None:
+    await endpoint.run("CreateBucket", "cache", headers={"x-s3verbs-durability": "relaxed"})
+    reply = await endpoint.run("PutObject", "cache", "key", body=b"123456789")
+    assert reply.headers["ETag"] == '"ae8b14860a7998880000000000000009-1"'
+    claimed = {"content-md5": b64(hashlib.md5(b"123456789").digest())}
+    reply = await endpoint.run("PutObject", "cache", "key", body=b"123456789", headers=claimed)
+    assert reply.headers["ETag"] == '"25f9e794323b453885f5181f1b624d0b"'

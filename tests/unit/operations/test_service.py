@@ -1,5 +1,6 @@
+from s3verbs.gateway.auth.principal import ROOT_ACCOUNT, Principal
 from s3verbs.gateway.documents import Owner
-from tests.unit.operations.endpoint import Endpoint
+from tests.unit.operations.endpoint import OTHER, OWNER, Endpoint
 
 
 async def made(*names: str) -> Endpoint:
@@ -52,3 +53,29 @@ async def test_bad_parameters_are_refused() -> None:
         await endpoint.fails("InvalidArgument", "ListBuckets", query=[("max-buckets", value)])
     error = await endpoint.fails("InvalidArgument", "ListBuckets", query=[("continuation-token", "bogus")])
     assert error.message == "The continuation token provided is incorrect"
+
+
+async def test_an_account_sees_its_own_buckets_and_root_sees_all() -> None:
+    endpoint = Endpoint()
+    for number in range(6):
+        await endpoint.run("CreateBucket", f"bucket-{number}", principal=OTHER if number % 3 else OWNER)
+    root = Principal(ROOT_ACCOUNT, "root", "ROOTKEY")
+    for principal, names in (
+        (OWNER, ["bucket-0", "bucket-3"]),
+        (OTHER, ["bucket-1", "bucket-2", "bucket-4", "bucket-5"]),
+        (root, [f"bucket-{number}" for number in range(6)]),
+    ):
+        document = (await endpoint.run("ListBuckets", principal=principal)).document
+        assert [bucket.name for bucket in document.buckets] == names
+        assert document.owner == Owner(principal.id, principal.display_name)
+
+
+async def test_the_last_page_of_an_account_has_no_token_although_others_have_more_buckets() -> None:
+    endpoint = await made("a-bucket", "b-bucket", "c-bucket")
+    await endpoint.run("CreateBucket", "z-bucket", principal=OTHER)
+    document = (await endpoint.run("ListBuckets", query=[("max-buckets", "3")])).document
+    assert (len(document.buckets), document.continuation_token) == (3, "")
+    first = (await endpoint.run("ListBuckets", query=[("max-buckets", "2")])).document
+    query = [("continuation-token", first.continuation_token)]
+    second = (await endpoint.run("ListBuckets", query=query)).document
+    assert [bucket.name for bucket in second.buckets] == ["c-bucket"]

@@ -1,0 +1,52 @@
+# The two commands a newcomer needs are `make serve` and `make test`; everything else builds on them.
+PYTHON ?= python3
+VENV ?= .venv
+DATA ?= ./data
+LISTEN ?= 127.0.0.1:9000
+BIN := $(VENV)/bin
+
+.PHONY: serve test test-fast test-e2e test-vllm lint environments perf clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=24'
+
+$(VENV)/.server: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[server]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[server,dev]'
+	touch $(VENV)/.server $@
+
+serve: $(VENV)/.server
+	$(BIN)/s3verbs serve --data $(DATA) --listen $(LISTEN) --bucket kvcache:relaxed --show-lmcache
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Each heavy client lives in a virtual environment of its own under .venvs.
+environments: $(VENV)/.dev
+	$(BIN)/python tests/e2e/environments.py sdk nixl lmcache
+
+test: lint environments
+	$(BIN)/python -m pytest -m 'not vllm'
+
+test-fast: $(VENV)/.dev
+	$(BIN)/python -m pytest -m 'not e2e and not vllm'
+
+test-e2e: environments
+	$(BIN)/python -m pytest -m 'e2e and not vllm' tests/e2e
+
+test-vllm: $(VENV)/.dev
+	$(BIN)/python tests/e2e/environments.py vllm
+	$(BIN)/python -m pytest -m vllm tests/e2e
+
+perf: $(VENV)/.dev
+	$(BIN)/python -m conformance.perf $(PERF)
+
+clean:
+	rm -rf $(VENV) .venvs build dist

@@ -1,0 +1,1 @@
+"""Checks and measurements for any S3 endpoint. Nothing here imports s3verbs."""

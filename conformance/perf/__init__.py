@@ -1,0 +1,1 @@
+"""Load benchmarks: a closed-loop client in C, peers on the same machine, one table per run."""

@@ -1,0 +1,64 @@
+"""The wheel built from the sdist holds every module, and each of them imports."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN_LATER = {"s3verbs.gateway.__main__"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True, text=True)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def modules(root: Path) -> set[str]:
+    found = set()
+    for package in ("gateway", "rdma", "storage"):
+        for path in (root / package).rglob("*.py"):
+            name = ".".join(("s3verbs", *path.relative_to(root).with_suffix("").parts))
+            found.add(name.removesuffix(".__init__"))
+    return found
+
+
+def test_wheel_built_from_the_sdist_holds_every_module_and_all_import(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    unpacked = modules(tmp_path / "s3verbs")
+    assert unpacked == modules(ROOT)
+    assert (tmp_path / "s3verbs" / "py.typed").exists()
+    script = (
+        "import importlib, sys\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "import s3verbs; print(s3verbs.__file__)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, *sorted(unpacked - RUN_LATER)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(str(tmp_path))
+
+
+def test_the_client_alone_needs_no_server_library(tmp_path: Path) -> None:
+    blocked = ["aiohttp", "lmdb", "uvloop", "awscrt", "prometheus_client"]
+    script = f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\nimport s3verbs, s3verbs.rdma"
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
