@@ -24,8 +24,8 @@ class DirectBody:
         self._exchange = exchange
         self._idle_seconds = idle_seconds
         self.left = left
-        exchange.connection.lend_body()
         self._socket: TransportSocket | None = TransportSocket(exchange.transport, exchange.loop)
+        exchange.connection.lend_body()
         exchange.direct = self
 
     async def receive(self, into: memoryview) -> int:
