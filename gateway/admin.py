@@ -165,7 +165,9 @@ def _check(store: Store, settings: Settings, options: argparse.Namespace) -> int
     damaged = sum(finding.kind != ORPHAN for finding in report.findings)
     orphans = len(report.findings) - damaged
     sys.stdout.write(f"{damaged} damaged, {orphans} orphan files\n" if report.findings else "clean\n")
-    if damaged and not report.repaired:
+    if report.repaired and report.findings:
+        sys.stdout.write(f"repaired; what was taken away is in {store.quarantine}\n")
+    elif damaged:
         sys.stdout.write(
             "a server that writes meanwhile can cause findings: stop it and check again, with --repair to quarantine\n"
         )

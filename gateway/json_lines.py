@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ class JsonLines:
         """Raises OSError when the file cannot be opened."""
         self._target = target
         self._encode = encode
-        self._entries: list[Entry] = []
+        self._entries: deque[Entry] = deque()
         self._dropped = 0
         self._wake = threading.Event()
         self._stopping = False
@@ -89,9 +90,10 @@ class JsonLines:
         self._fd = fresh
 
     def _flush(self) -> None:
-        entries, self._entries = self._entries, []
+        # Taken one by one: another thread may be in the middle of an append.
+        entries = self._entries
         dropped, self._dropped = self._dropped, 0
-        lines = [json.dumps(self._encode(entry), ensure_ascii=True) for entry in entries]
+        lines = [json.dumps(self._encode(entries.popleft()), ensure_ascii=True) for _ in range(len(entries))]
         if dropped:
             lines.append(json.dumps({"dropped": dropped}))
         if not lines:

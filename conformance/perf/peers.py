@@ -209,7 +209,6 @@ class S3Verbs(Peer):
             "workers": self.workers,
             "bucket": f"bench:{self.durability}",
             "metrics-listen": f"127.0.0.1:{free_port()}",
-            "access-log": self.folder / "access.log",
         }
         flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         self.launch(

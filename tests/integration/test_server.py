@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import threading
 import time
 import urllib.request
@@ -223,12 +224,21 @@ def test_a_second_server_on_the_same_data_is_refused(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    result = run("serve", "--data", str(tmp_path / "d"), "--listen", "127.0.0.1:0", "--metrics-listen", "off")
+    root = os.geteuid() == 0  # who may write everywhere but on a read-only file system
+    if root:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "s3verbs-test", str(tmp_path)], check=True)
+    else:
+        tmp_path.chmod(0o500)
+    try:
+        result = run("serve", "--data", str(tmp_path / "d"), "--listen", "127.0.0.1:0", "--metrics-listen", "off")
+    finally:
+        if root:
+            subprocess.run(["umount", str(tmp_path)], check=True)
     assert result.returncode == 2
-    assert "Permission denied; give a directory that this user" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert f"{tmp_path / 'd'}: " in result.stderr
+    assert ("Read-only file system" if root else "Permission denied; give a directory that this user") in result.stderr
 
 
 def test_data_that_is_a_file_is_refused(tmp_path: Path) -> None:
