@@ -33,10 +33,10 @@ environments: $(VENV)/.dev
 	$(BIN)/python tests/e2e/environments.py sdk nixl lmcache
 
 test: lint environments
-	$(BIN)/python -m pytest -m 'not vllm'
+	$(BIN)/python -m pytest -m 'not vllm and not slow'
 
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -m 'not e2e and not vllm'
+	$(BIN)/python -m pytest -m 'not e2e and not vllm and not slow'
 
 test-e2e: environments
 	$(BIN)/python -m pytest -m 'e2e and not vllm' tests/e2e

@@ -83,7 +83,10 @@ class Settings:
         types.seconds(0.1, 3600), "seconds, 0.1 to 3600", "time for a request's head to arrive", 30.0
     )
     body_timeout: float = _setting(
-        types.seconds(0.1, 3600), "seconds, 0.1 to 3600", "time without progress of a body, in either direction", 60.0
+        types.seconds(0.1, 3600),
+        "seconds, 0.1 to 3600",
+        "time of waiting for a client in which a body must move by 1 KiB a second, in either direction",
+        60.0,
     )
     keep_alive_timeout: float = _setting(
         types.seconds(0.1, 3600), "seconds, 0.1 to 3600", "time that an idle connection stays open", 75.0

@@ -28,7 +28,7 @@ _DATA_OPERATIONS = frozenset({"GetObject", "PutObject", "UploadPart"})
 
 
 class Datapath:
-    """What all requests of a process share. `body_timeout` is seconds without progress."""
+    """What all requests of a process share. `body_timeout` is seconds, as `Exchange.allow` counts them."""
 
     def __init__(self, objects: ObjectStore, pool: BufferPool, executor: Executor, body_timeout: float) -> None:
         self.objects = objects

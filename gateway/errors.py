@@ -4,6 +4,7 @@ S3Error                 carries an S3 code; `error_codes` gives its status and d
 anything else           InternalError, logged with the request id; its text never reaches a client
 """
 
+import errno
 from collections.abc import Mapping
 
 from s3verbs.gateway.error_codes import ERROR_CODES
@@ -32,6 +33,15 @@ class S3Error(Exception):
         self.message = message or known.message
         self.details: Mapping[str, str] = details or {}
         self.headers: Mapping[str, str] = headers or {}
+
+
+_SCARCE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
+
+
+def from_system(error: OSError) -> S3Error:
+    """The S3 error for what the operating system refused outside the storage engine: SlowDown when this process or the
+    host is out of something that comes back."""
+    return S3Error("SlowDown" if error.errno in _SCARCE else "InternalError")
 
 
 def from_storage(error: storage.StorageError) -> S3Error:

@@ -18,7 +18,7 @@ from s3verbs.gateway.auth.authorizer import Authorizer
 from s3verbs.gateway.auth.principal import ANONYMOUS
 from s3verbs.gateway.datapath import Datapath, decline_rdma
 from s3verbs.gateway.documents import ErrorDocument
-from s3verbs.gateway.errors import S3Error, from_storage
+from s3verbs.gateway.errors import S3Error, from_storage, from_system
 from s3verbs.gateway.http import headers as names
 from s3verbs.gateway.http.body import CONTINUE
 from s3verbs.gateway.http.connection import CLOSE, KEEP, Connection
@@ -294,8 +294,8 @@ class Lifecycle:
         """What a client is told of an error. The cause of an InternalError goes to the server's own log alone."""
         if isinstance(error, S3Error):
             return error
-        if isinstance(error, StorageError):
-            failure = from_storage(error)
+        if isinstance(error, StorageError | OSError):
+            failure = from_storage(error) if isinstance(error, StorageError) else from_system(error)
             if failure.code != "InternalError":
                 return failure
         self._parts.observer.failed(exchange, error)

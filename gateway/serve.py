@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,9 @@ from s3verbs.gateway.config import Settings
 from s3verbs.gateway.metrics_directory import metrics_directory
 from s3verbs.gateway.setting_types import Address
 from s3verbs.gateway.supervisor import StartError, Supervisor, WorkerSeat, bind, lock_data
+
+SPARE_FILES = 256
+"""Descriptors of a worker beside those of its connections."""
 
 CLOSE_SECONDS = 5.0
 """What a worker may take to end after its last request."""
@@ -27,6 +31,7 @@ def serve(settings: Settings, *, show_lmcache: bool = False) -> int:
     """Until stopped; the exit code. Raises StartError."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO, stream=sys.stderr)
     _check_files(settings)
+    _allow_open_files(settings)
     locks = lock_data(settings.data, settings.drain_timeout + CLOSE_SECONDS)
     listeners = [bind(address) for address in settings.listen]
     metrics_listener = bind(settings.metrics_listen) if settings.metrics_listen is not None else None
@@ -121,6 +126,24 @@ extra_config:
 
 def _bound(name: tuple[str, int]) -> Address:
     return Address(name[0], name[1])
+
+
+def _allow_open_files(settings: Settings) -> None:
+    """Workers inherit the limit. A connection that reads or writes a payload needs three descriptors."""
+    wanted = settings.max_connections // settings.workers * 3 + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    if allowed < wanted:
+        logging.getLogger("s3verbs").warning(
+            "a worker may open %d files; %d connections can need %d: raise the limit (ulimit -n, LimitNOFILE) or lower "
+            "max_connections",
+            allowed,
+            settings.max_connections,
+            wanted,
+        )
 
 
 def _check_files(settings: Settings) -> None:

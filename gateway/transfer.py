@@ -18,6 +18,9 @@ from s3verbs.storage.payload import PayloadWriter
 
 T = TypeVar("T")
 
+FIRST_BYTES = 4096
+"""What may come of a payload before it gets a buffer."""
+
 
 class PayloadSource(Protocol):
     """Where a payload comes from: an HTTP body, an RDMA READ, another object.
@@ -162,13 +165,15 @@ class _FileIngest:
         writing: asyncio.Future[None] | None = None
         creating: asyncio.Future[PayloadWriter] | None = None
         try:
-            self._buffers.append(await self._pool.acquire())
+            buffer, filled = await self._first_buffer()
+            self._buffers.append(buffer)
             creating = self._loop.run_in_executor(self._executor, self._create)
             left = self._source.length
             turn = 0
             while left:
                 buffer = self._buffers[turn]
-                count = await self._fill(buffer.view, min(left, BLOCK_SIZE))
+                count = await self._fill(buffer.view, min(left, BLOCK_SIZE), filled)
+                filled = 0
                 left -= count
                 if self._writer is None:
                     self._writer = await settle(creating)
@@ -196,10 +201,10 @@ class _FileIngest:
 
     async def _run_at_once(self) -> Payload:
         """A payload of one buffer has nothing to overlap: when it is there, one turn on the executor does it all."""
-        buffer = await self._pool.acquire()
+        buffer, filled = await self._first_buffer()
         try:
             length = self._source.length
-            await self._fill(buffer.view, length)
+            await self._fill(buffer.view, length, filled)
             await self._expect_end()
             storing = self._loop.run_in_executor(self._executor, self._store, buffer.view[:length])
             return await self._settle_sealed(storing)
@@ -216,8 +221,18 @@ class _FileIngest:
             writer.discard()
             raise
 
-    async def _fill(self, view: memoryview, size: int) -> int:
-        filled = 0
+    async def _first_buffer(self) -> tuple[Buffer, int]:
+        """A buffer of the pool, and how many bytes of the payload are in it: a client that has announced a payload and
+        sends nothing holds none."""
+        begun = memoryview(bytearray(FIRST_BYTES))
+        count = await self._source.receive(begun)
+        if not count:
+            raise S3Error("IncompleteBody")
+        buffer = await self._pool.acquire()
+        buffer.view[:count] = begun[:count]
+        return buffer, count
+
+    async def _fill(self, view: memoryview, size: int, filled: int) -> int:
         receive = self._source.receive
         while filled < size:
             count = await receive(view[filled:size])

@@ -21,6 +21,9 @@ Refuse = Callable[["Connection", str, str], bytes]
 LINGER_SECONDS = 3.0
 """How long a body that nobody wants is read and dropped, so that the client gets to see the error."""
 
+HALF_CLOSED_SECONDS = 0.1
+"""How often a connection that is closed on the client's side is looked at."""
+
 MAX_HEADERS = 128
 
 
@@ -169,7 +172,18 @@ class Connection(RequestHandler):
             return False
         if self._current_request is not None:
             self.fail_broken_body(self._current_request)
+        self._close_when_idle()
         return not self.secure
+
+    def _close_when_idle(self) -> None:
+        """A client that stopped sending while its answer was on the way, as a connection to keep, sends no other
+        request: nothing would end the connection before the keep-alive timeout."""
+        if self.transport is None:
+            return
+        if self.idle:
+            self.force_close()
+        else:
+            self._loop.call_later(HALF_CLOSED_SECONDS, self._close_when_idle)
 
     def handle_error(
         self,

@@ -31,8 +31,8 @@ class DirectBody:
         self._wake_at = 1
         self._fast = True
         self.left = left
-        exchange.connection.lend_body()
         self._socket: TransportSocket | None = TransportSocket(exchange.transport, exchange.loop)
+        exchange.connection.lend_body()
         exchange.direct = self
 
     async def receive(self, into: memoryview) -> int:

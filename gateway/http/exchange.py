@@ -1,6 +1,9 @@
 """One request and what has become of it: filled in step by step, read by the logs and metrics at the end."""
 
 import asyncio
+import socket
+import struct
+from contextlib import suppress
 from enum import Enum
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -10,6 +13,12 @@ from aiohttp import StreamReader, web
 if TYPE_CHECKING:
     from s3verbs.gateway.http.connection import Connection
     from s3verbs.gateway.http.direct_body import DirectBody
+
+
+_RESET = struct.pack("ii", 1, 0)
+
+SLOWEST = 1024
+"""Bytes a second below which a client does not count as moving."""
 
 
 class Wait(Enum):
@@ -31,6 +40,9 @@ class Exchange:
     """
 
     __slots__ = (
+        "_moved",
+        "_since",
+        "_waited",
         "access_key",
         "bucket",
         "bytes_in",
@@ -95,19 +107,37 @@ class Exchange:
         self.task: asyncio.Task[object] | None = None
         self.wait = Wait.NOTHING
         self.deadline = 0.0
+        self._moved = 0
+        self._waited = 0.0
+        self._since = 0.0
         self.direct: DirectBody | None = None
         self.expired = Wait.NOTHING
 
     def allow(self, wait: Wait, seconds: float) -> None:
-        """Start waiting for something that may take so long."""
-        self.wait = wait
-        self.deadline = self.loop.time() + seconds
+        """Start waiting for something that may take so long.
+
+        Waits of one kind add up until SLOWEST bytes have moved for each of the seconds: a client that sends or reads a
+        byte now and then is stopped like one that does nothing.
+        """
+        moved = self.bytes_in + self.bytes_out
+        if wait is not self.wait or moved - self._moved >= SLOWEST * seconds:
+            self._moved = moved
+            self._waited = 0.0
+            self.wait = wait
+        self._since = self.loop.time()
+        self.deadline = self._since + seconds - self._waited
 
     def arrived(self) -> None:
         """The wait is over."""
+        self._waited += self.loop.time() - self._since
         self.deadline = 0.0
 
     def abort(self) -> None:
-        """Cut the connection: the client sees a reset, never a short body that looks complete."""
+        """Cut the connection: the client sees a reset, never a short body that looks complete. What the kernel has yet
+        to send goes with it; otherwise a client that reads slowly would keep megabytes of it for hours."""
         self.keep_alive = False
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            with suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()

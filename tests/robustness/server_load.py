@@ -313,7 +313,7 @@ def listed(wire: Wire, prefix: str = "") -> dict[str, str]:
     keys: dict[str, str] = {}
     token = ""
     while True:
-        target = f"/{BUCKET}?list-type=2&max-keys=100&prefix={prefix}"
+        target = f"/{BUCKET}?list-type=2&max-keys=100&prefix={quote(prefix, safe='')}"
         if token:
             target += f"&continuation-token={quote(token, safe='')}"
         response = wire.request("GET", target)
