@@ -125,6 +125,9 @@ class _Arrivals:
                 self._loop.remove_reader(self._seat.channel.fileno())
                 self._on_parent_gone()
                 return
+            if not descriptors:
+                # This process has no descriptor left, and the kernel closed the connection instead.
+                self._seat.tally.count_closed(self._seat.number)
             for descriptor in descriptors:
                 task = self._loop.create_task(self._adopt(socket.socket(fileno=descriptor)))
                 self._adopting.add(task)
