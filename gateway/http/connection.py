@@ -181,6 +181,8 @@ class Connection(RequestHandler):
             return False
         if self._current_request is not None:
             self.fail_broken_body(self._current_request)
+        # The answer may be out already: then nothing else would end this connection before the keep-alive time.
+        self.close()
         return not self.secure
 
     def handle_error(

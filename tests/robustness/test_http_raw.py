@@ -434,6 +434,18 @@ def test_a_client_that_is_done_sending_still_gets_its_answer(wire: Wire) -> None
     assert wire.closed()
 
 
+def test_clients_that_leave_after_their_answer_leave_no_connection_behind(endpoint: Endpoint) -> None:
+    descriptors = Path(f"/proc/{endpoint.worker_pids[0]}/fd")
+    before = len(list(descriptors.iterdir()))
+    for _ in range(60):
+        with endpoint.connect() as wire:
+            assert served(wire)
+    deadline = time.monotonic() + 1.5
+    while len(list(descriptors.iterdir())) > before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(list(descriptors.iterdir())) <= before
+
+
 def test_clients_that_vanish_in_a_put_leave_no_buffer_behind(endpoint: Endpoint) -> None:
     # More of them than the pool has buffers: one that is not given back would stop the last PUT.
     for _ in range(8):
