@@ -101,7 +101,8 @@ def fold_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
     A field that must be single (Content-Length, Host, Authorization, ...) may be repeated only with the same value.
     Raises S3Error: RequestHeaderSectionTooLarge; BadRequest (a name that is not a token, a control character in a
-    value, a Content-Length that is not a number or stands beside Transfer-Encoding, single fields that differ).
+    value, a Content-Length that is not a number or stands beside Transfer-Encoding, single fields that differ);
+    NotImplemented (a transfer coding other than chunked).
     """
     folded: dict[str, str] = {}
     size = 0
@@ -120,6 +121,13 @@ def fold_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
                 raise _malformed()
         else:
             folded[name] = value
+    if folded.get(TRANSFER_ENCODING, "chunked").lower() != "chunked":
+        # The parser undoes the chunks alone; what another coding did to the bytes would be stored as the object.
+        raise S3Error(
+            "NotImplemented",
+            "A header you provided implies functionality that is not implemented",
+            details={"Header": "Transfer-Encoding"},
+        )
     length = folded.get(CONTENT_LENGTH)
     if length is not None and (
         TRANSFER_ENCODING in folded or not (length.isascii() and length.isdigit()) or len(length) > 19
