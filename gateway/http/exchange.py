@@ -108,6 +108,6 @@ class Exchange:
         self.deadline = 0.0
 
     def abort(self) -> None:
-        """Cut the connection: the client sees a reset, never a short body that looks complete."""
+        """Cut the connection, so that a client never takes what it got for a whole response."""
         self.keep_alive = False
         self.transport.abort()
