@@ -117,7 +117,7 @@ class Client(threading.Thread):
             self.written[key] = body
 
     def _read(self, key: str) -> bytes:
-        """A body that breaks off is asked for again, as download_file does: boto3 itself retries only up to the head."""
+        """A body that breaks off is asked for again, as download_file does: boto3 itself retries the head only."""
         for _ in range(4):
             with suppress(ResponseStreamingError):
                 return bytes(self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
