@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCESS_KEY = "E2EROOTACCESSKEY0001"
-SECRET_KEY = "e2e/root+secret=key0123456789abcdefghijk"
+SECRET_KEY = "e2e/secret+key=0123456789abcdefghijklmnop"
 REGION = "us-east-1"
 DEFAULT_BUCKET = "kvcache"
 
