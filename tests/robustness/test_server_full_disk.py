@@ -22,10 +22,13 @@ def free(disk: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def _mount(*arguments: str) -> None:
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"needs root to mount a file system: {done.stderr.strip()}")
+def _run(*command: str) -> None:
+    try:
+        subprocess.run(command, capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        pytest.skip(f"needs root to mount a file system, and {command[0]}")
+    except subprocess.CalledProcessError as failure:
+        pytest.skip(f"needs root to mount a file system: {failure.stderr.strip()}")
 
 
 Disk = Callable[..., Path]
@@ -40,16 +43,14 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         point = tmp_path / f"disk{len(mounted)}"
         point.mkdir()
         if kind == "tmpfs":
-            _mount(
-                "-t", "tmpfs", "-o", f"size={size}" + (f",nr_inodes={inodes}" if inodes else ""), "tmpfs", str(point)
-            )
+            _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(point))
         else:
             image = tmp_path / f"image{len(mounted)}"
             with image.open("wb") as file:
                 file.truncate(size)
             options = ["-N", str(inodes)] if inodes else []
-            subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", *options, str(image)], check=True)
-            _mount("-o", "loop", str(image), str(point))
+            _run("mkfs.ext4", "-q", "-F", "-m", "0", *options, str(image))
+            _run("mount", "-o", "loop", str(image), str(point))
         mounted.append(point)
         return point
 
