@@ -30,7 +30,7 @@ lint: $(VENV)/.dev
 
 # Each heavy client lives in a virtual environment of its own under .venvs.
 environments: $(VENV)/.dev
-	$(BIN)/python tests/e2e/environments.py sdk nixl lmcache
+	$(BIN)/python tests/e2e/environments.py sdk s3fs nixl lmcache
 
 test: lint environments
 	$(BIN)/python -m pytest -m 'not vllm and not slow'

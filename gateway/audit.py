@@ -23,7 +23,7 @@ class AuditLog:
         self.lines = JsonLines(target, _encode)
 
     def record(self, exchange: Exchange, action: str, decision: str, code: str, resource: str = "") -> None:
-        """`resource` is "bucket/key" when it is not what the request is addressed to."""
+        """`resource` as in `Observer.authorized`."""
         if not resource:
             resource = f"{exchange.bucket}/{exchange.key}" if exchange.key else exchange.bucket
         self.lines.append(

@@ -55,6 +55,12 @@ def _invalid(message: str) -> S3Error:
     return S3Error("InvalidRequest", message)
 
 
+def _no_checksum(message: str) -> S3Error:
+    """Of a value that is no checksum of its algorithm, and so matches no payload. Amazon S3 has the message, but
+    InvalidRequest for its code, where Ceph has BadDigest as for any other value that does not match."""
+    return S3Error("BadDigest", message)
+
+
 def decode(algorithm: str, value: str) -> bytes | None:
     """The raw digest that `value` is the base64 of; None when it is not base64 or has the wrong length."""
     return _decode(value, SIZES[algorithm])
@@ -87,7 +93,8 @@ class Claims:
 
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> "Claims":
-        """Raises S3Error: InvalidDigest (bad Content-MD5), InvalidRequest (bad or several checksums).
+        """Raises S3Error: InvalidDigest (bad Content-MD5), BadDigest (a value that is no checksum), InvalidRequest
+        (several checksums, an unknown algorithm).
 
         Not for CompleteMultipartUpload, whose checksum header speaks of the object: see `verify_object`.
         """
@@ -112,7 +119,7 @@ class Claims:
                 raise _invalid("The algorithm type you specified in x-amz-checksum- header is invalid.")
             raw = decode(claimed, headers[named[0]])
             if raw is None:
-                raise _invalid(f"Value for {named[0]} header is invalid.")
+                raise _no_checksum(f"Value for {named[0]} header is invalid.")
             values[claimed] = raw
         claimed = claimed or trailer
 
@@ -189,8 +196,8 @@ def verify(claims: Claims, digests: Mapping[str, bytes], md5: bytes | None, trai
     """Compare what a request claimed with what was computed; `digests` must hold `claims.algorithms`, `md5` be set
     when `claims.md5` is.
 
-    Raises S3Error: BadDigest (a difference), MalformedTrailerError (the promised trailer is absent, or another
-    checksum came), InvalidRequest (the trailer's value is no such checksum).
+    Raises S3Error: BadDigest (a difference, or a trailer's value that is no such checksum), MalformedTrailerError (the
+    promised trailer is absent, or another checksum came).
     """
     if claims.md5 is not None and claims.md5 != md5:
         raise S3Error(
@@ -209,7 +216,7 @@ def verify(claims: Claims, digests: Mapping[str, bytes], md5: bytes | None, trai
             raise S3Error("MalformedTrailerError")
         raw = decode(claims.trailer, trailers[promised])
         if raw is None:
-            raise _invalid(f"Value for {promised} trailing header is invalid.")
+            raise _no_checksum(f"Value for {promised} trailing header is invalid.")
         expected = {claims.trailer: raw}
     for algorithm, claimed in expected.items():
         if digests[algorithm] != claimed:
@@ -285,7 +292,7 @@ def verify_object(headers: Mapping[str, str], actual: Checksum | None) -> None:
     """Compare the checksum headers of a CompleteMultipartUpload request with the completed object's checksum.
 
     Composite values may come with or without their `-N` suffix. Raises S3Error: InvalidRequest (several headers, an
-    unknown algorithm, another type than the upload's), BadDigest (a difference).
+    unknown algorithm, another type than the upload's), BadDigest (a difference, or a value that is no checksum).
     """
     named = [name for name in headers if name.startswith(_PREFIX) and name not in _NOT_VALUES]
     if len(named) > 1:
@@ -305,7 +312,7 @@ def verify_object(headers: Mapping[str, str], actual: Checksum | None) -> None:
         raise _invalid("The algorithm type you specified in x-amz-checksum- header is invalid.")
     value, _, count = headers[named[0]].partition("-")
     if decode(algorithm, value) is None or (count and not count.isdecimal()):
-        raise _invalid(f"Value for {named[0]} header is invalid.")
+        raise _no_checksum(f"Value for {named[0]} header is invalid.")
     # Amazon S3 names the upload's algorithm here, whichever was sent, and in lower case.
     mismatch = _bad_digest((actual.algorithm if actual is not None else algorithm).lower())
     if actual is None or actual.algorithm != algorithm:

@@ -160,7 +160,7 @@ class PayloadCheck:
         )
 
     def __call__(self, digests: Digests, trailers: Mapping[str, str]) -> None:
-        """Raises S3Error XAmzContentSHA256Mismatch, BadDigest, MalformedTrailerError, InvalidRequest."""
+        """Raises S3Error XAmzContentSHA256Mismatch, BadDigest, MalformedTrailerError."""
         self.md5 = digests.md5()
         self.results = digests.results()
         if self._sha256 is not None and self.results["SHA256"] != self._sha256:

@@ -202,6 +202,7 @@ class Lifecycle:
         except S3Error as error:
             self._parts.observer.denied(exchange, action, error.code, f"{bucket}/{key}")
             raise
+        self._parts.observer.authorized(exchange, action, f"{bucket}/{key}")
 
     async def respond(self, exchange: Exchange, reply: Reply) -> None:
         """Send a reply. Closes the reader of its content, whatever happens."""

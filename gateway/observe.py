@@ -35,12 +35,13 @@ class Observer:
     def started(self) -> None:
         self._metrics.started()
 
-    def authorized(self, exchange: Exchange, action: str) -> None:
+    def authorized(self, exchange: Exchange, action: str, resource: str = "") -> None:
+        """`resource` is "bucket/key" when it is not what the request is addressed to, as a copy's source."""
         if self._audit is not None:
-            self._audit.record(exchange, action, "allowed", "")
+            self._audit.record(exchange, action, "allowed", "", resource)
 
     def denied(self, exchange: Exchange, action: str, code: str, resource: str = "") -> None:
-        """`resource` is "bucket/key" when it is not what the request is addressed to."""
+        """`resource` as in `authorized`."""
         if self._audit is not None:
             self._audit.record(exchange, action, "denied", code, resource)
 

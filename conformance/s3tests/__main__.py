@@ -1,7 +1,8 @@
 """`python -m conformance.s3tests --checkout DIR --endpoint URL`: the ceph/s3-tests suite against one endpoint.
 
 The checkout is the user's own (nothing of it is kept here); expected lists were made at commit PINNED. The suite needs
-its own requirements in the Python that runs it (`--python`). Exit status 1 when a test of the expected list failed.
+its own requirements in the Python that runs it (`--python`). Exit status 1 when a test of the expected list did not
+pass, 2 when the suite did not run. `docs/conformance.md` has the commands and what the result means.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -91,23 +93,47 @@ def configuration(endpoint: str, identities: dict[str, Identity]) -> configparse
 
 
 def outcomes(report: Path) -> dict[str, str]:
-    """Test name -> passed | failed | error | skipped."""
+    """Test name -> passed | failed | error | skipped, from a JUnit report."""
     found: dict[str, str] = {}
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
         kinds = {child.tag for child in case}
-        outcome = (
-            "failed"
-            if "failure" in kinds
-            else "error"
-            if "error" in kinds
-            else "skipped"
-            if "skipped" in kinds
-            else "passed"
-        )
+        outcome = "passed"
+        for tag, meaning in (("failure", "failed"), ("error", "error"), ("skipped", "skipped")):
+            if tag in kinds:
+                outcome = meaning
+                break
         if found.get(name) in (None, "passed"):  # a test may be listed twice: once more for an error in its teardown
             found[name] = outcome
     return found
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Tests that were expected to pass and did not, and those that passed though no one expected it."""
+
+    passed: frozenset[str]
+    lost: tuple[str, ...]
+    gained: tuple[str, ...]
+
+
+def compare(results: Mapping[str, str], expected: Set[str], *, whole: bool) -> Comparison:
+    """`whole`: the run was of all tests, so an expected one that is not in the results is lost too."""
+    passed = frozenset(name for name, outcome in results.items() if outcome == "passed")
+    wanted = expected if whole else expected & results.keys()
+    return Comparison(passed, tuple(sorted(wanted - passed)), tuple(sorted(passed - expected)))
+
+
+def read_expected(path: Path) -> set[str]:
+    """The names of an expected list, one a line; lines that begin with # are comments. Empty when there is no list."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def write_expected(path: Path, passed: Set[str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    names = "".join(f"{name}\n" for name in sorted(passed))
+    path.write_text(f"# ceph/s3-tests at {PINNED}: tests of the core set that pass\n{names}")
 
 
 def main(arguments: list[str]) -> int:
@@ -155,20 +181,25 @@ def main(arguments: list[str]) -> int:
         command += [" and ".join(f"not {marker}" for marker in DESELECTED_MARKERS), *MODULES]
         command += ["-k", options.select] if options.select else []
         subprocess.run(command, cwd=options.checkout, env={**os.environ, "S3TEST_CONF": str(ini)}, check=False)
+        if not report.exists():
+            print("the suite wrote no report")
+            return 2
         results = outcomes(report)
 
-    passed = {name for name, outcome in results.items() if outcome == "passed"}
     expected_list = EXPECTED / f"{options.profile}.txt"
-    if options.update:
-        expected_list.parent.mkdir(exist_ok=True)
-        expected_list.write_text("".join(f"{name}\n" for name in sorted(passed)))
-    expected = set(expected_list.read_text().split()) if expected_list.exists() else set()
-    lost, gained = sorted((expected - passed) & results.keys()), sorted(passed - expected)
-    print(f"\n{len(passed)} of {len(results)} passed; expected {len(expected)}")
-    for title, names in (("expected to pass, but did not", lost), ("passed, not in the expected list", gained)):
+    found = compare(results, read_expected(expected_list), whole=not options.select)
+    print(f"\n{len(found.passed)} of {len(results)} passed, {len(found.lost)} of the expected ones did not")
+    for title, names in (
+        ("expected to pass, but did not", found.lost),
+        ("passed, not in the expected list", found.gained),
+    ):
         if names:
             print(f"{title}:\n  " + "\n  ".join(names))
-    return 1 if lost else 0
+    if options.update:
+        write_expected(expected_list, found.passed)
+        print(f"wrote {expected_list}")
+        return 0
+    return 1 if found.lost else 0
 
 
 if __name__ == "__main__":

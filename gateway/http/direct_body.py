@@ -11,6 +11,11 @@ from s3verbs.gateway.http.transport_socket import TransportSocket
 DIRECT_BYTES = 256 * 1024
 """What must be left of a body for this path to pay."""
 
+WAKE_AT = 256 * 1024
+"""While a client is fast, the loop is woken for so many bytes at once instead of for every few packets."""
+
+FAST_SECONDS = 0.1
+
 
 class DirectBody:
     """Takes the connection from aiohttp's parser until the body is complete, then gives it back. Loop thread only.
@@ -23,6 +28,8 @@ class DirectBody:
         """The caller has consumed all that the parser has read."""
         self._exchange = exchange
         self._idle_seconds = idle_seconds
+        self._wake_at = 1
+        self._fast = True
         self.left = left
         self._socket: TransportSocket | None = TransportSocket(exchange.transport, exchange.loop)
         exchange.connection.lend_body()
@@ -37,9 +44,7 @@ class DirectBody:
         view = into[: self.left]
         exchange = self._exchange
         while (count := source.receive_into(view)) < 0:
-            exchange.allow(Wait.REQUEST_BODY, self._idle_seconds)
-            await source.readable()
-            exchange.arrived()
+            await self._readable(source, len(view))
         if count == 0:
             exchange.keep_alive = False
             exchange.connection.half_closed = True
@@ -50,9 +55,23 @@ class DirectBody:
             self.close()
         return count
 
+    async def _readable(self, source: TransportSocket, wanted: int) -> None:
+        exchange = self._exchange
+        wake_at = min(wanted, WAKE_AT) if self._fast else 1
+        if wake_at != self._wake_at:
+            source.wake_at(wake_at)
+            self._wake_at = wake_at
+        begun = exchange.loop.time()
+        exchange.allow(Wait.REQUEST_BODY, self._idle_seconds)
+        await source.readable()
+        exchange.arrived()
+        self._fast = exchange.loop.time() - begun < FAST_SECONDS
+
     def close(self) -> None:
         """Give the connection back. Does nothing the second time."""
         source, self._socket = self._socket, None
         if source is not None:
+            if self._wake_at != 1:
+                source.wake_at(1)
             source.close()
             self._exchange.connection.return_body(self._exchange.content, self.left)

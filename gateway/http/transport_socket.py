@@ -1,6 +1,7 @@
 """A transport's socket for payload bytes that are not to pass through the transport: sendfile out, recv_into in."""
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -32,6 +33,11 @@ class TransportSocket:
             return self._socket.recv_into(view)
         except BlockingIOError:
             return -1
+
+    def wake_at(self, count: int) -> None:
+        """Report readiness only when `count` bytes have come, or the end; on the transport's descriptor too."""
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     async def writable(self) -> None:
         await self._ready(self._loop.add_writer, self._loop.remove_writer)

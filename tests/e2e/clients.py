@@ -1,11 +1,13 @@
 """Runs the clients: driver scripts in the client's own environment, and command line programs."""
 
+import contextlib
 import hashlib
 import json
 import os
 import queue
 import random
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -53,7 +55,7 @@ def client_environment(endpoint: Endpoint, extra: Mapping[str, str] | None = Non
 
 
 class Driver:
-    """A case of a driver script that runs now. Its standard output is one JSON value a line: events, then the result."""
+    """A case of a driver script that runs now. Its output is one JSON value a line: events, then the result."""
 
     def __init__(
         self,
@@ -74,6 +76,7 @@ class Driver:
             text=True,
             env=client_environment(endpoint, extra),
             cwd=cwd,
+            start_new_session=True,
         )
         request = {"case": case, "endpoint": vars(endpoint), "arguments": arguments}
         assert self.process.stdin is not None
@@ -132,9 +135,10 @@ class Driver:
         pytest.fail(f"{self.name} left with {self.process.returncode}\n{''.join(self._errors)[-6000:]}", pytrace=False)
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        """End it and every process that it started; vLLM leaves some behind."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
         for reader in self._readers:
             reader.join(5)
 
@@ -160,7 +164,9 @@ def run(
         check=False,
     )
     if check and done.returncode != 0:
-        pytest.fail(f"{command} left with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}", pytrace=False)
+        pytest.fail(
+            f"{command} left with {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}", pytrace=False
+        )
     return done
 
 
@@ -168,5 +174,5 @@ def program(path: str) -> str:
     """A program that comes from the system's packages; the test fails where it is missing."""
     found = shutil.which(path)
     if found is None:
-        pytest.fail(f"{path} is not installed; `make e2e-environments` installs it", pytrace=False)
+        pytest.fail(f"{path} is not installed: apt-get install rclone s3cmd awscli", pytrace=False)
     return found

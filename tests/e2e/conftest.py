@@ -1,10 +1,10 @@
 """Fixtures of the end-to-end tests: the running server, a second client that observes it, and the rigs around both.
 
-A module shares one server and each test has its own bucket; a test that stops or kills the server asks for `own_server`.
-When a server is done with, its exit codes, its log and its data directory must be clean (see Server.close).
+A module shares one server and each test has its own bucket; a test that stops or kills the server asks for
+`own_server`. When a server is done with, its exit codes, log and data directory must be clean (see Server.close).
 
-S3VERBS_E2E_ENDPOINT (with S3VERBS_E2E_ACCESS_KEY and S3VERBS_E2E_SECRET_KEY) points the tests at an endpoint that already
-runs, such as another S3 server to compare with. Tests that need to control the server are skipped then.
+S3VERBS_E2E_ENDPOINT (with S3VERBS_E2E_ACCESS_KEY and S3VERBS_E2E_SECRET_KEY) points the tests at an endpoint that
+already runs, such as another S3 server to compare with. Tests that need to control the server are skipped then.
 """
 
 import os
@@ -131,7 +131,10 @@ def drive(start: Start) -> Callable[..., Any]:
     """drive(environment, script, case, **arguments) runs a driver to its end and gives its result."""
 
     def drive(environment: str, script: str, case: str, *, timeout: float = 120, **arguments: Any) -> Any:
-        return start(environment, script, case, **arguments).result(timeout)
+        driver = start(environment, script, case, **arguments)
+        result = driver.result(timeout)
+        driver.close()
+        return result
 
     return drive
 
@@ -163,7 +166,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,DNS:*.localhost,IP:127.0.0.1"),
+            *(
+                "-days",
+                "2",
+                "-subj",
+                "/CN=localhost",
+                "-addext",
+                "subjectAltName=DNS:localhost,DNS:*.localhost,IP:127.0.0.1",
+            ),
             *("-out", str(paths[0]), "-keyout", str(paths[1])),
         ],
         check=True,

@@ -3,8 +3,8 @@
     python tests/e2e/environments.py NAME...    make `.venvs/NAME` and print its python
     python tests/e2e/environments.py --list
 
-An environment is made once. Its stamp file holds a digest of the recipe and of the Python version, and is written last: a
-half-made or outdated environment is made again. Set S3VERBS_E2E_VENVS to keep the environments elsewhere.
+An environment is made once. Its stamp file holds a digest of the recipe and of the Python version, and is written
+last: a half-made or outdated environment is made again. Set S3VERBS_E2E_VENVS to keep the environments elsewhere.
 """
 
 import argparse

@@ -1,12 +1,13 @@
 """An HTTP/1.1 proxy between a client and the endpoint that loses, delays or refuses chosen requests.
 
-It runs in a thread of the test. A message is read whole before it is passed on, so keep payloads to tens of MiB. Host and
-all signed headers pass unchanged; `Expect: 100-continue` is answered here and goes no further.
+It runs in a thread of the test. A message is read whole before it is passed on, so keep payloads to tens of MiB. Host
+and all signed headers pass unchanged; `Expect: 100-continue` is answered here and goes no further.
 """
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -78,9 +79,20 @@ class FaultProxy:
             raise RuntimeError("the fault proxy did not start")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._loop.call_soon_threadsafe(self._done.set)
         self._thread.join(10)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hold every request that has been read, and let them go on at the end."""
+        self._loop.call_soon_threadsafe(self._running.clear)
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._running.set)
 
     def statuses(self, method: str, target: str = "") -> list[int]:
         return [seen.status for seen in self.seen if seen.method == method and target in seen.target]
@@ -88,6 +100,8 @@ class FaultProxy:
     async def _serve(self, ready: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
+        self._running = asyncio.Event()
+        self._running.set()
         self._connections: set[asyncio.Task[None]] = set()
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=LIMIT)
         self.port = server.sockets[0].getsockname()[1]
@@ -113,13 +127,16 @@ class FaultProxy:
             upstream.close()
             writer.transport.abort()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: "_Upstream") -> bool:
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream: "_Upstream"
+    ) -> bool:
         """Pass on one request. False when the client's connection is to be closed."""
         request = await _read_head(reader)
         method, target, _ = request.start.split(" ", 2)
         if request.get("expect"):
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.body = await _read_body(reader, request)
+        await self._running.wait()
         fault = next((fault for fault in self.faults if fault.applies(method, target)), None)
 
         def note(status: int) -> None:

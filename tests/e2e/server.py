@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCESS_KEY = "E2EROOTACCESSKEY0001"
-SECRET_KEY = "e2e/root+secret=key0123456789abcdefghijk"
+SECRET_KEY = "e2e/secret+key=0123456789abcdefghijklmnop"
 REGION = "us-east-1"
 DEFAULT_BUCKET = "kvcache"
 
@@ -50,8 +50,8 @@ class Endpoint:
 
 @dataclass
 class Server:
-    """One `s3verbs serve` with one data directory. The log holds the output of all its starts; beside it, with `.access`
-    after its name, lies the access log."""
+    """One `s3verbs serve` with one data directory. The log holds the output of all its starts; beside it, with
+    `.access` after its name, lies the access log."""
 
     data: Path
     log: Path
@@ -163,7 +163,9 @@ class Server:
             self.stop()
         assert all(code == 0 for code in self.exit_codes), f"exit codes {self.exit_codes}\n{self.log_text()[-4000:]}"
         log = self.log_text()
-        assert "Traceback (most recent call last)" not in log, log[log.index("Traceback (most recent call last)") :][:6000]
+        assert "Traceback (most recent call last)" not in log, log[log.index("Traceback (most recent call last)") :][
+            :6000
+        ]
         checked = self.check()
         assert checked.returncode == 0, f"admin check found damage:\n{checked.stdout}\n{checked.stderr}"
 

@@ -112,7 +112,9 @@ def test_presign(aws: Aws, observer: Any, bucket: str) -> None:
 def test_put_object_with_a_chosen_checksum(aws: Aws, bucket: str, tmp_path: Path, algorithm: str) -> None:
     (tmp_path / "f").write_bytes(payload("api", 70_000))
     where = ("--bucket", bucket, "--key", "k")
-    put = json.loads(aws("s3api", "put-object", *where, "--body", str(tmp_path / "f"), "--checksum-algorithm", algorithm))
+    put = json.loads(
+        aws("s3api", "put-object", *where, "--body", str(tmp_path / "f"), "--checksum-algorithm", algorithm)
+    )
     head = json.loads(aws("s3api", "head-object", *where, "--checksum-mode", "ENABLED"))
     assert put[f"Checksum{algorithm}"] == head[f"Checksum{algorithm}"]
     aws("s3api", "get-object", *where, "--checksum-mode", "ENABLED", str(tmp_path / "g"))

@@ -84,7 +84,14 @@ def test_awkward_keys_survive(
 ) -> None:
     at = Endpoint(url=f"http://localhost:{endpoint.port}") if style == "virtual" else endpoint
     result = drive(
-        "sdk", "boto3_client", "keys_survive", at=at, extra=localhost_names, bucket=bucket, keys=AWKWARD_KEYS, style=style
+        "sdk",
+        "boto3_client",
+        "keys_survive",
+        at=at,
+        extra=localhost_names,
+        bucket=bucket,
+        keys=AWKWARD_KEYS,
+        style=style,
     )
     expected = {key: sha256(payload(key, 100)) for key in AWKWARD_KEYS}
     assert result["read"] == expected
@@ -106,8 +113,10 @@ def test_a_key_may_have_1024_bytes_and_no_more(observer: Any, bucket: str) -> No
 
 def test_pages_neither_repeat_nor_lose_a_key(drive: Drive, bucket: str) -> None:
     keys = sorted(
-        [f"a/{number:03}" for number in range(25)] + [f"a/deep/{number}" for number in range(5)]
-        + [f"{letter}/x" for letter in "bcdefgh"] + ["a", "b", "z", "a-", "a0", "é"],
+        [f"a/{number:03}" for number in range(25)]
+        + [f"a/deep/{number}" for number in range(5)]
+        + [f"{letter}/x" for letter in "bcdefgh"]
+        + ["a", "b", "z", "a-", "a0", "é"],
         key=str.encode,
     )
     result = drive("sdk", "boto3_client", "listing", bucket=bucket, keys=keys, page_size=4)
@@ -150,7 +159,9 @@ def test_the_transfer_manager_moves_64_mib_in_parts(drive: Drive, bucket: str, t
     head = result["head"]
     assert (head["ETag"], head["ContentLength"], head["Metadata"]) == (f'"{etag}"', size, {"made": "by boto3"})
     # boto3 declares CRC32 at the start and sends no type, which AWS takes as COMPOSITE.
-    composite = base64.b64encode(zlib.crc32(b"".join(zlib.crc32(p).to_bytes(4, "big") for p in parts)).to_bytes(4, "big"))
+    composite = base64.b64encode(
+        zlib.crc32(b"".join(zlib.crc32(p).to_bytes(4, "big") for p in parts)).to_bytes(4, "big")
+    )
     assert (head["ChecksumCRC32"], head["ChecksumType"]) == (composite.decode() + "-8", "COMPOSITE")
     assert result["file"] == result["whole"]["sha256"] == result["copied"]["sha256"] == sha256(data)
     assert result["copied"]["ETag"] == f'"{etag}"'

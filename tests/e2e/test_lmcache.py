@@ -85,7 +85,11 @@ def test_stored_chunks_survive_a_killed_server(lmcache: Drive, own_server: Serve
 def test_a_store_survives_a_server_that_sheds_load(
     lmcache: Drive, endpoint: Endpoint, bucket: str, proxy: FaultProxy
 ) -> None:
-    proxy.faults += [Fault("PUT", times=4, status=503), Fault("GET", times=2, status=503), Fault("HEAD", times=1, status=503)]
+    proxy.faults += [
+        Fault("PUT", times=4, status=503),
+        Fault("GET", times=2, status=503),
+        Fault("HEAD", times=1, status=503),
+    ]
     at = Endpoint(url=f"http://127.0.0.1:{proxy.port}")
     storage = {"bucket": bucket, "parameters": {"req_checksum": "required"}}
     lmcache("store", at=at, storage=storage)

@@ -111,7 +111,7 @@ def test_the_crt_client_sends_absolute_targets_in_parallel_parts(drive: Drive, b
 
 
 class TestFaults:
-    """503 in front of the endpoint. On GET the body must be empty: this client has moved its buffer past any bytes of it."""
+    """503 in front of the endpoint. On GET its body is empty: this client moves its buffer past any bytes of it."""
 
     def test_gets_are_tried_again(self, drive: Drive, observer: Any, bucket: str, proxy: FaultProxy) -> None:
         observer.put_object(Bucket=bucket, Key="k", Body=payload("k", 100_000))
@@ -135,6 +135,21 @@ class TestFaults:
         assert result["write"]["state"] == "DONE"
         assert result["read"]["sha256"] == digests(["k"], sizes)
         assert proxy.statuses("PUT").count(503) == 3
+
+    def test_a_pause_longer_than_the_clients_patience(self, start: Start, bucket: str, proxy: FaultProxy) -> None:
+        at = Endpoint(url=f"http://127.0.0.1:{proxy.port}")
+        arguments = {"bucket": bucket, "count": 4, "size": MIB, "parameters": STANDARD}
+        driver = start("nixl", "nixl_client", "batches", at=at, **arguments)
+        wait_for(driver, "write 1")
+        with proxy.paused():
+            time.sleep(5)
+        wait_for(driver, "read 1")
+        with proxy.paused():
+            time.sleep(5)
+        result = driver.result(60)
+        for batch, (write, read) in enumerate(zip(result["writes"], result["reads"], strict=True)):
+            assert (write["state"], read["state"]) == ("DONE", "DONE")
+            assert read["sha256"] == digests([f"batch/{batch}/{number}" for number in range(4)], [MIB] * 4)
 
     @pytest.mark.parametrize("drop", ["request", "reply"])
     def test_lost_connections_are_tried_again(self, drive: Drive, bucket: str, proxy: FaultProxy, drop: str) -> None:
@@ -179,7 +194,7 @@ def wait_for(driver: Driver, event: str) -> None:
 
 
 def test_a_server_frozen_for_ten_seconds(start: Start, own_server: Server) -> None:
-    """Connections stay open and nothing answers. This client gives up after 3 s without a first byte and tries again."""
+    """Connections stay open and nothing answers. The client tries again after 3 s without a first byte."""
     arguments = {"bucket": DEFAULT_BUCKET, "count": 6, "size": MIB, "parameters": STANDARD}
     driver = start("nixl", "nixl_client", "batches", at=own_server.endpoint, **arguments)
     wait_for(driver, "read 1")

@@ -67,7 +67,9 @@ def test_copy_check_and_copy_back(rclone: Rclone, observer: Any, bucket: str, tr
     rclone("check", "--download", str(tree), f"s3:{bucket}")
     rclone("check", str(tree), f"s3:{bucket}")
     rclone("copy", f"s3:{bucket}", str(tmp_path / "back"))
-    assert {name: (tmp_path / "back" / name).read_bytes() for name in TREE} == {n: payload(n, s) for n, s in TREE.items()}
+    assert {name: (tmp_path / "back" / name).read_bytes() for name in TREE} == {
+        n: payload(n, s) for n, s in TREE.items()
+    }
 
 
 def test_check_finds_a_changed_object(rclone: Rclone, observer: Any, bucket: str, tree: Path) -> None:

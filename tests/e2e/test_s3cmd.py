@@ -55,7 +55,9 @@ def test_ls_sync_and_recursive_del(s3cmd: S3cmd, observer: Any, bucket: str, tmp
     for name in names:
         assert observer.get_object(Bucket=bucket, Key=f"t/{name}")["Body"].read() == payload(name, 1234)
     listed = s3cmd("ls", "--recursive", f"s3://{bucket}/t/")
-    assert sorted(line.split()[3] for line in listed.splitlines()) == sorted(f"s3://{bucket}/t/{name}" for name in names)
+    assert sorted(line.split()[3] for line in listed.splitlines()) == sorted(
+        f"s3://{bucket}/t/{name}" for name in names
+    )
     (tmp_path / "down").mkdir()
     s3cmd("sync", f"s3://{bucket}/t/", f"{tmp_path / 'down'}/")
     assert all((tmp_path / "down" / name).read_bytes() == payload(name, 1234) for name in names)

@@ -72,7 +72,12 @@ def test_pyarrow(drive: Drive, bucket: str) -> None:
     assert result["whole"] == sha256(data)
     assert result["type"] == "application/x-arrow"
     assert result["range"] == sha256(data[size - 6000 : size - 1000])
-    expected = [["dir", "Directory", 0], ["dir/big=1 +é", "File", size], ["dir/copy", "File", size], ["dir/moved", "File", 10]]
+    expected = [
+        ["dir", "Directory", 0],
+        ["dir/big=1 +é", "File", size],
+        ["dir/copy", "File", size],
+        ["dir/moved", "File", 10],
+    ]
     assert result["found"] == expected
     assert result["absent"] == "NotFound"
     assert result["rows"] == [9000, sum(range(1, 9000, 3))]

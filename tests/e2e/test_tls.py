@@ -60,7 +60,12 @@ def test_the_common_runtime(drive: Drive, bucket: str, tmp_path: Path) -> None:
 
 def test_aws_cli(endpoint: Endpoint, bucket: str, tmp_path: Path) -> None:
     (tmp_path / "up").write_bytes(payload("cli", 20 * MIB))
-    aws = [str(environments.ensure("sdk")), str(environments.VENVS / "sdk" / "bin" / "aws"), "--endpoint-url", endpoint.url]
+    aws = [
+        str(environments.ensure("sdk")),
+        str(environments.VENVS / "sdk" / "bin" / "aws"),
+        "--endpoint-url",
+        endpoint.url,
+    ]
     run([*aws, "s3", "cp", str(tmp_path / "up"), f"s3://{bucket}/big"], endpoint)
     run([*aws, "s3", "cp", f"s3://{bucket}/big", str(tmp_path / "down")], endpoint)
     assert (tmp_path / "down").read_bytes() == payload("cli", 20 * MIB)

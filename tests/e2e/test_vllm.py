@@ -1,7 +1,7 @@
 """vLLM offloads KV cache to the endpoint: a second, fresh process reuses it and says the same.
 
-The reused tokens prove that objects were found, the equal output that their bytes were right, and the control, in which all
-objects were overwritten with zeros, that these bytes are what the second process computed with.
+The reused tokens prove that objects were found, the equal output that their bytes were right, and the control, in which
+all objects were overwritten with zeros, that these bytes are what the second process computed with.
 """
 
 import contextlib
@@ -75,6 +75,10 @@ class MpServer:
                     *("server", "--host", "127.0.0.1", "--port", str(self.port)),
                     *("--http-host", "127.0.0.1", "--http-port", str(self.http_port)),
                     *("--chunk-size", "256", "--l1-size-gb", "0.25", "--no-l1-use-lazy", "--eviction-policy", "LRU"),
+                    # One page, and so one object, holds a chunk of 256 tokens at 4 KiB of KV cache a token.
+                    *("--l1-align-bytes", str(1 << 20)),
+                    # The cache process maps no memory of the engine; the engine copies.
+                    *("--supported-transfer-mode", "engine_driven"),
                     *("--l2-adapter", json.dumps(adapter)),
                 ],
                 stdout=output,
@@ -197,6 +201,7 @@ def test_lmcache_mp_connector_over_nixl(
     cache = start_mp_server(adapter)
     first = generate(cache.transfer)
     assert (first["prompt"], first["cached"]) == (TOKENS, 0)
+    assert observer.list_objects_v2(Bucket=bucket)["KeyCount"] >= 4
     cache.forget()
     before = gets(server, bucket)
     second = generate(cache.transfer)

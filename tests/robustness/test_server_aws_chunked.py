@@ -222,7 +222,7 @@ CASES: dict[str, Case] = {
         headers=CRC32,
     ),
     "a trailer that is no checksum": Case(
-        "InvalidRequest", with_trailer({"x-amz-checksum-crc32": "nonsense"}), UNSIGNED_TRAILER, headers=CRC32
+        "BadDigest", with_trailer({"x-amz-checksum-crc32": "nonsense"}), UNSIGNED_TRAILER, headers=CRC32
     ),
     "an announced trailer of an unknown kind": Case(
         "InvalidRequest", whole, UNSIGNED_TRAILER, headers={"x-amz-trailer": "x-amz-checksum-md5"}

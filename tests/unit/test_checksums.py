@@ -137,7 +137,7 @@ def test_a_content_md5_that_is_not_base64_of_16_bytes_is_an_invalid_digest(value
 @pytest.mark.parametrize("value", ["", "AA", "!!!!", "AAAA", "bad\u00e9"])
 def test_a_checksum_of_the_wrong_form_is_refused(algorithm: str, value: str) -> None:
     header = checksums.HEADERS[algorithm]
-    assert refused({header: value}) == ("InvalidRequest", f"Value for {header} header is invalid.")
+    assert refused({header: value}) == ("BadDigest", f"Value for {header} header is invalid.")
 
 
 CRC32 = {"x-amz-checksum-crc32": "y/Q5Jg=="}
@@ -210,7 +210,7 @@ def test_a_trailer_is_verified_against_the_payload(algorithm: str) -> None:
     wrong = ("BadDigest", f"The {algorithm} you specified did not match the calculated checksum.")
     assert outcome(claims, good) is None
     assert outcome(claims, good, b"other") == wrong
-    assert outcome(claims, {header: "AAA"}) == ("InvalidRequest", f"Value for {header} trailing header is invalid.")
+    assert outcome(claims, {header: "AAA"}) == ("BadDigest", f"Value for {header} trailing header is invalid.")
 
 
 def test_a_promised_trailer_that_does_not_come_is_malformed() -> None:
@@ -372,8 +372,8 @@ def test_a_completed_checksum_that_agrees(headers: dict[str, str]) -> None:
         ({"x-amz-checksum-crc32": "AAAAAA==-2"}, COMPLETED, "BadDigest"),
         ({"x-amz-checksum-crc32c": "y/Q5Jg=="}, COMPLETED, "BadDigest"),
         ({"x-amz-checksum-crc32": "y/Q5Jg=="}, None, "BadDigest"),
-        ({"x-amz-checksum-crc32": "y/Q5Jg==-x"}, COMPLETED, "InvalidRequest"),
-        ({"x-amz-checksum-crc32": "y/Q5"}, COMPLETED, "InvalidRequest"),
+        ({"x-amz-checksum-crc32": "y/Q5Jg==-x"}, COMPLETED, "BadDigest"),
+        ({"x-amz-checksum-crc32": "y/Q5"}, COMPLETED, "BadDigest"),
         ({"x-amz-checksum-md4": "y/Q5"}, COMPLETED, "InvalidRequest"),
         (CRC32 | CRC32C, COMPLETED, "InvalidRequest"),
         ({"x-amz-checksum-type": "FULL_OBJECT"}, COMPLETED, "InvalidRequest"),

@@ -110,8 +110,14 @@ def listing(endpoint: Any, bucket: str, keys: list[str], page_size: int) -> dict
         s3.put_object(Bucket=bucket, Key=key, Body=b"x")
     result: dict[str, Any] = {}
     for name in ("list_objects", "list_objects_v2"):
-        for label, options in (("flat", {}), ("folders", {"Delimiter": "/"}), ("prefix", {"Prefix": "a/", "Delimiter": "/"})):
-            pages = list(s3.get_paginator(name).paginate(Bucket=bucket, PaginationConfig={"PageSize": page_size}, **options))
+        for label, options in (
+            ("flat", {}),
+            ("folders", {"Delimiter": "/"}),
+            ("prefix", {"Prefix": "a/", "Delimiter": "/"}),
+        ):
+            pages = list(
+                s3.get_paginator(name).paginate(Bucket=bucket, PaginationConfig={"PageSize": page_size}, **options)
+            )
             result[f"{name} {label}"] = {
                 "keys": [entry["Key"] for page in pages for entry in page.get("Contents", [])],
                 "prefixes": [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", [])],
@@ -249,7 +255,9 @@ def checksums(endpoint: Any, bucket: str, algorithm: str, part: int) -> dict[str
     for number, size in ((1, part), (2, 1000)):
         body = payload(f"{algorithm}{number}", size)
         sent = s3.upload_part(**upload, PartNumber=number, Body=body, ChecksumAlgorithm=algorithm)
-        parts.append({"PartNumber": number} | {k: v for k, v in sent.items() if k == "ETag" or k.startswith("Checksum")})
+        parts.append(
+            {"PartNumber": number} | {k: v for k, v in sent.items() if k == "ETag" or k.startswith("Checksum")}
+        )
     complete = s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}, ChecksumType=kind)
     return {
         "put": put,

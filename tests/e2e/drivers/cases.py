@@ -41,7 +41,7 @@ def emit(value: Any) -> None:
 
 
 def main(*, leave_at_once: bool = False) -> None:
-    """Run the requested case. With `leave_at_once` the process ends without destructors: some clients hang in theirs."""
+    """Run the requested case. With `leave_at_once` no destructor runs: some clients hang in theirs."""
     global _output
     _output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -1,7 +1,7 @@
 """vLLM's TieringOffloadingSpec for a machine without a GPU.
 
-Everything is vLLM's own (scheduler side, CPU tier, secondary tiers) except the copy between the KV cache and the CPU tier,
-for which vLLM has CUDA code only; here it is a plain tensor copy. Named by `spec_name` and `spec_module_path`.
+Everything is vLLM's own (scheduler side, CPU tier, secondary tiers) except the copy between the KV cache and the CPU
+tier, for which vLLM has CUDA code only; here it is a plain tensor copy. Named by `spec_name` and `spec_module_path`.
 """
 
 import time

@@ -8,7 +8,12 @@ import botocore.session
 import cases
 from botocore.config import Config
 from cases import case, payload, sha256
-from s3transfer.crt import BotocoreCRTCredentialsWrapper, BotocoreCRTRequestSerializer, CRTTransferManager, create_s3_crt_client
+from s3transfer.crt import (
+    BotocoreCRTCredentialsWrapper,
+    BotocoreCRTRequestSerializer,
+    CRTTransferManager,
+    create_s3_crt_client,
+)
 
 MIB = 1 << 20
 

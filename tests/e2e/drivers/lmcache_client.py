@@ -1,6 +1,6 @@
 """LMCache's engine on a CPU without a serving engine: KV tensors to and from its storage backends.
 
-The KV cache of N tokens is one tensor [2, layers, N, heads x head size] in bfloat16 whose bytes are payload(seed, size).
+The KV cache of N tokens is one tensor [2, layers, N, heads x head size] in bfloat16; its bytes are payload(seed, size).
 """
 
 import time
@@ -58,7 +58,12 @@ def nixl_settings(endpoint: Any, bucket: str, endpoints: list[str], parameters: 
         "num_threads": "4",
         **parameters,
     }
-    extra: dict[str, Any] = {"enable_nixl_storage": True, "nixl_backend": "OBJ", "nixl_pool_size": 0, "nixl_backend_params": backend}
+    extra: dict[str, Any] = {
+        "enable_nixl_storage": True,
+        "nixl_backend": "OBJ",
+        "nixl_pool_size": 0,
+        "nixl_backend_params": backend,
+    }
     if endpoints:
         del backend["endpoint_override"]
         extra["nixl_endpoint_list"] = endpoints
@@ -119,14 +124,20 @@ class Engine:
     def load(self) -> dict[str, Any]:
         found = self.engine.lookup(self.tokens)
         loaded = int(self.engine.retrieve(self.tokens).sum()) if found else 0
-        return {"found": found, "loaded": loaded, "sha256": sha256(self.cache.dense.view(torch.uint8).numpy().tobytes())}
+        return {
+            "found": found,
+            "loaded": loaded,
+            "sha256": sha256(self.cache.dense.view(torch.uint8).numpy().tobytes()),
+        }
 
 
 def engine_of(endpoint: Any, storage: dict[str, Any], tokens: int, seed: int, worker: int, workers: int) -> Engine:
     if "address" in storage:
         settings = connector_settings(endpoint, storage["address"])
     else:
-        settings = nixl_settings(endpoint, storage["bucket"], storage.get("endpoints", []), storage.get("parameters", {}))
+        settings = nixl_settings(
+            endpoint, storage["bucket"], storage.get("endpoints", []), storage.get("parameters", {})
+        )
     return Engine(settings, tokens, seed, worker, workers)
 
 

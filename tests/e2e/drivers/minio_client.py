@@ -51,7 +51,9 @@ def objects(endpoint: Any, bucket: str, sizes: list[int], folder: str) -> dict[s
     result: dict[str, Any] = {"stored": {}}
     for size in sizes:
         key = f"größe/{size} +=@~%"
-        written = client.put_object(bucket, key, io.BytesIO(payload(size, size)), size, part_size=5 * MIB, metadata={"n": "1"})
+        written = client.put_object(
+            bucket, key, io.BytesIO(payload(size, size)), size, part_size=5 * MIB, metadata={"n": "1"}
+        )
         stat = client.stat_object(bucket, key)
         result["stored"][str(size)] = {
             "etag": written.etag,

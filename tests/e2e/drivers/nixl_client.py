@@ -8,6 +8,7 @@ import cases
 import numpy
 from cases import case, emit, payload, sha256
 from nixl_cu12._api import nixl_agent, nixl_agent_config
+from nixl_cu12._bindings import nixlBackendError, nixlInvalidParamError, nixlNotFoundError, nixlUnknownError
 
 UNTOUCHED = 0xEE
 
@@ -36,10 +37,18 @@ class Objects:
         return [answer is not None for answer in answers]
 
     def transfer(
-        self, operation: str, keys: list[str], buffers: list[Any], offset: int = 0, timeout: float = 60, event: Any = None
+        self,
+        operation: str,
+        keys: list[str],
+        buffers: list[Any],
+        offset: int = 0,
+        timeout: float = 60,
+        event: Any = None,
     ) -> dict[str, Any]:
         """Move whole buffers to or from the objects, from `offset` on. The final state and how long it took."""
-        local = self.agent.register_memory([(b.ctypes.data, b.nbytes, 0, "") for b in buffers], "DRAM", backends=["OBJ"])
+        local = self.agent.register_memory(
+            [(b.ctypes.data, b.nbytes, 0, "") for b in buffers], "DRAM", backends=["OBJ"]
+        )
         remote = self.agent.register_memory(
             [(0, offset + b.nbytes, number, key) for number, (b, key) in enumerate(zip(buffers, keys, strict=True))],
             "OBJ",
@@ -61,7 +70,7 @@ class Objects:
             while state == "PROC" and time.monotonic() - began < timeout:
                 time.sleep(0.002)
                 state = self.agent.check_xfer_state(handle)
-        except Exception as error:
+        except (nixlBackendError, nixlInvalidParamError, nixlNotFoundError, nixlUnknownError) as error:
             state = f"ERR {type(error).__name__}"
         if state != "PROC":
             # Memory of a transfer that is under way still belongs to the plugin's threads.
@@ -83,7 +92,9 @@ class Objects:
 
 
 @case
-def round_trip(endpoint: Any, bucket: str, keys: list[str], sizes: list[int], parameters: dict[str, str]) -> dict[str, Any]:
+def round_trip(
+    endpoint: Any, bucket: str, keys: list[str], sizes: list[int], parameters: dict[str, str]
+) -> dict[str, Any]:
     objects = Objects(endpoint, bucket, parameters)
     asked = [*keys, "absent/key"]
     before = objects.present(asked)

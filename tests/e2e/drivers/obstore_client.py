@@ -39,7 +39,12 @@ def objects(endpoint: Any, bucket: str, sizes: list[int], checksum: str, style: 
         head = obstore.head(store, key)
         got = obstore.get(store, key)
         kind = got.attributes.get("Content-Type")
-        result["stored"][str(size)] = {"size": head["size"], "etag": head["e_tag"], "sha256": sha256(got.bytes()), "type": kind}
+        result["stored"][str(size)] = {
+            "size": head["size"],
+            "etag": head["e_tag"],
+            "sha256": sha256(got.bytes()),
+            "type": kind,
+        }
     largest = f"dir/{max(sizes)} =+@é"
     result["range"] = sha256(obstore.get_range(store, largest, start=100, end=9000))
     pieces = obstore.get_ranges(store, largest, starts=[0, 4 * MIB], ends=[10, 4 * MIB + 10])

@@ -20,9 +20,9 @@ def model(_: Any, folder: str) -> dict[str, Any]:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     bos, eos, pad = special
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=bos, eos_token=eos, pad_token=pad
-    ).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos, eos_token=eos, pad_token=pad).save_pretrained(
+        folder
+    )
     torch.manual_seed(20)
     config = LlamaConfig(
         vocab_size=320,
