@@ -44,8 +44,12 @@ class DirectBody:
             return 0
         view = into[: self.left]
         exchange = self._exchange
-        while (count := source.receive_into(view)) < 0:
-            await self._readable(source, len(view))
+        try:
+            while (count := source.receive_into(view)) < 0:
+                await self._readable(source, len(view))
+        except OSError as error:
+            # A network that is gone says ETIMEDOUT or EHOSTUNREACH, which Python does not count as ConnectionError.
+            raise ConnectionResetError(error.errno, error.strerror) from error
         if count == 0:
             exchange.keep_alive = False
             exchange.connection.half_closed = True
