@@ -5,17 +5,29 @@ DATA ?= ./data
 LISTEN ?= 127.0.0.1:9000
 BIN := $(VENV)/bin
 
+ifneq ($(filter command line environment,$(origin PYTHON)),)
+ifneq ($(wildcard $(VENV)/.made),)
+ifneq ($(shell $(PYTHON) -V),$(shell $(BIN)/python -V))
+$(error $(VENV) has $(shell $(BIN)/python -V), not the one of PYTHON=$(PYTHON): give VENV=.venv-other too, or run "make clean" first)
+endif
+endif
+endif
+
 .PHONY: serve test test-fast test-e2e test-vllm lint environments perf clean
 
-$(BIN)/python:
+# The stamp is written last: an environment that was made halfway is made again.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is missing or older than 3.11: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=24'
+	touch $@
 
-$(VENV)/.server: pyproject.toml | $(BIN)/python
+$(VENV)/.server: pyproject.toml | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet -e '.[server]'
 	touch $@
 
-$(VENV)/.dev: pyproject.toml | $(BIN)/python
+$(VENV)/.dev: pyproject.toml | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet -e '.[server,dev]'
 	touch $(VENV)/.server $@
 

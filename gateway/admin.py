@@ -19,7 +19,7 @@ from s3verbs.gateway.supervisor import StartError
 from s3verbs.storage.check import ORPHAN, check_store
 from s3verbs.storage.errors import BucketExists, BucketNotEmpty, BucketNotFound, StorageError
 from s3verbs.storage.model import Durability
-from s3verbs.storage.opening import Store, open_store
+from s3verbs.storage.opening import Store, holds_store, open_store
 
 
 class AdminError(Exception):
@@ -31,6 +31,10 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
     command = _COMMANDS[options.action]
     check = options.action == "check"
     try:
+        new = not holds_store(settings.data)
+        if new and options.action not in _MAY_MAKE_A_STORE:
+            shown = ", ".join(map(str, settings.data))
+            raise StartError(f"data: {shown}: there is no store; give the data directories that the server has")
         store = open_store(
             settings.data,
             map_bytes=settings.map_bytes,
@@ -41,6 +45,8 @@ def run(settings: Settings, options: argparse.Namespace) -> int:
         )
     except StorageError as error:
         raise StartError(str(error)) from error
+    if new:
+        sys.stderr.write(f"s3verbs: made a new store in {store.home}\n")
     try:
         return command(store, settings, options)
     except AdminError as error:
@@ -187,6 +193,9 @@ def _run(store: Store, change: Coroutine[Any, Any, object]) -> None:
 
 
 _Command = Callable[[Store, Settings, argparse.Namespace], int]
+
+_MAY_MAKE_A_STORE = frozenset({"key-create", "bucket-create"})
+"""What is of use before the first start."""
 
 _COMMANDS: Mapping[str, _Command] = {
     "key-create": _key_create,

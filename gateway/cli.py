@@ -2,7 +2,7 @@
 
 Exit codes: 0 done, 1 failed or damage found, 2 cannot start or wrong use.
 
-Imports only the standard library and `config`, so that the parent of `serve` stays small.
+Imports only the standard library, `config` and `extras`, so that the parent of `serve` stays small.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from s3verbs import __version__
-from s3verbs.gateway import config
+from s3verbs.gateway import config, extras
 from s3verbs.gateway.config import ConfigError, Loaded
 from s3verbs.gateway.supervisor import StartError
 
@@ -44,6 +44,7 @@ def _serve(options: argparse.Namespace) -> int:
         sys.stdout.write(config.render(loaded))
         return 0
     loaded.settings.check()
+    _need_server_packages()
     from s3verbs.gateway.serve import serve
 
     return serve(loaded.settings, show_lmcache=options.show_lmcache)
@@ -53,9 +54,15 @@ def _admin(options: argparse.Namespace) -> int:
     loaded = load(options)
     if not loaded.settings.data:
         raise ConfigError("data: no data directory is given; use --data DIR, the file or S3VERBS_DATA")
+    _need_server_packages()
     from s3verbs.gateway import admin
 
     return admin.run(loaded.settings, options)
+
+
+def _need_server_packages() -> None:
+    if missing := extras.missing():
+        raise StartError(f"not installed: {', '.join(missing)}; install the extra: pip install 's3verbs[server]'")
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -150,7 +157,7 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None
         if name in config.NO_FLAG:
             continue
         item = config.FIELDS[name]
-        text = f"{item.metadata['help']}: {item.metadata['allowed']}".replace("%", "%%")
+        text = f"{item.metadata['help']} ({item.metadata['allowed']}{_default(name)})".replace("%", "%%")
         options: dict[str, Any] = {"dest": f"setting_{name}", "default": None, "help": text}
         if item.metadata["many"]:
             parser.add_argument(config.flag_of(name), action="append", metavar=_metavar(name), **options)
@@ -158,6 +165,13 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None
             parser.add_argument(config.flag_of(name), nargs="?", const="true", metavar="BOOL", **options)
         else:
             parser.add_argument(config.flag_of(name), metavar=_metavar(name), **options)
+
+
+def _default(name: str) -> str:
+    value = getattr(config.Settings(), name)
+    if config.FIELDS[name].metadata["many"]:
+        return "; repeat it for several" + (f"; default {value[0]}" if value else "")
+    return f"; default {str(value).lower() if isinstance(value, bool) else value}" if value not in (None, "") else ""
 
 
 def _metavar(name: str) -> str:

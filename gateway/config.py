@@ -44,7 +44,7 @@ class Settings:
     """Everything that can be set. Times are seconds, sizes bytes."""
 
     data: tuple[Path, ...] = _setting(
-        types.path, "a directory", "payload directory, one per drive; the first also holds the metadata", (), many=True
+        types.path, "a path", "data directory, one per drive; the first also holds the metadata", (), many=True
     )
     listen: tuple[Address, ...] = _setting(
         types.address,
@@ -73,7 +73,11 @@ class Settings:
     )
     root_secret_key: str = _setting(types.secret_key, "8 to 128 printable characters", "its secret key", "")
     buckets: tuple[InitialBucket, ...] = _setting(
-        types.bucket, "NAME, NAME:strict or NAME:relaxed", "bucket made at start when it is not there", (), many=True
+        types.bucket,
+        "NAME, NAME:strict or NAME:relaxed, with a NAME of 3 to 63 lower-case letters, digits, dots and hyphens",
+        "bucket made at start when it is not there",
+        (),
+        many=True,
     )
     access_log: str = _setting(types.log_target, "off, stdout or a file's path", "one JSON line per request", "off")
     audit_log: str = _setting(

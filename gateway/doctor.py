@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from s3verbs import __version__
 from s3verbs.gateway.config import Settings
+from s3verbs.gateway.extras import PACKAGES
 from s3verbs.gateway.setting_types import Address
-
-PACKAGES = ("aiohttp", "awscrt", "lmdb", "prometheus-client", "uvloop")
 
 
 class Finding(NamedTuple):
@@ -38,7 +37,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
         try:
             yield Finding("ok", f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
-            yield Finding("problem", f"{name} is not installed; install s3verbs[server]")
+            yield Finding("problem", f"{name} is not installed; pip install 's3verbs[server]'")
     if not settings.data:
         yield Finding("info", "no data directory was given: --data DIR checks one")
     for directory in settings.data:

@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -97,31 +98,42 @@ def banner(
     ]
     if first["secret_key"]:
         lines.append(f"  secret key   {first['secret_key']}    (made just now; it is not shown again)")
+    elif not settings.root_secret_key:
+        lines.append("  secret key   shown at the first start; `s3verbs admin key create` makes another key")
     if show_lmcache:
-        lines += ["", _lmcache(settings, f"{scheme}://{bound[0]}", first)]
+        lines += ["", _lmcache(settings, f"{scheme}://{_reachable(bound[0])}", first)]
     return "\n".join(lines) + "\n"
+
+
+def _reachable(address: Address) -> Address:
+    """What a client can connect to: every address of this machine is told by its name."""
+    return Address(socket.gethostname(), address.port) if address.host in ("0.0.0.0", "::") else address  # noqa: S104
 
 
 def _lmcache(settings: Settings, endpoint: str, first: dict[str, str]) -> str:
     bucket = settings.buckets[0].name if settings.buckets else "kvcache"
     secret = first["secret_key"] or settings.root_secret_key or "<the secret key shown at the first start>"
+    # JSON strings are YAML strings: a key such as 12345 or one with a # must not be read as something else.
     return f"""# lmcache.yaml
 chunk_size: 256
 local_cpu: false
-nixl_buffer_size: 1073741824
-nixl_buffer_device: cuda
+max_local_cpu_size: 1        # GB of host memory that NIXL reads and writes; several chunks must fit
+save_unfull_chunk: false
+nixl_buffer_device: cpu
 extra_config:
   enable_nixl_storage: true
   nixl_backend: OBJ
-  nixl_pool_size: 0
+  nixl_pool_size: 0          # dynamic mode: one object per chunk
   nixl_backend_params:
     endpoint_override: {endpoint}
     scheme: {endpoint.partition(":")[0]}
+    access_key: {json.dumps(first["access_key"])}
+    secret_key: {json.dumps(secret)}
     bucket: {bucket}
     region: {settings.region}
-    access_key: {first["access_key"]}
-    secret_key: {secret}
     use_virtual_addressing: "false"
+    req_checksum: required
+    num_threads: "4"
 """
 
 

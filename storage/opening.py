@@ -145,6 +145,11 @@ def open_store(
     return Store(objects, metadata, payloads, uuid, epoch, home, read_only, lock)
 
 
+def holds_store(data: Sequence[Path]) -> bool:
+    """Whether any of the directories belongs to a store; opening would otherwise make one."""
+    return any((path / METADATA).is_dir() or read_marker(path) is not None for path in data)
+
+
 def _existing(path: Path, *, read_only: bool) -> Path:
     try:
         if not read_only:

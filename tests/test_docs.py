@@ -3,15 +3,18 @@
 import dataclasses
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from s3verbs.gateway.config import Settings
+from s3verbs.gateway.config import Settings, load
 from s3verbs.gateway.error_codes import ERROR_CODES
 from s3verbs.gateway.operations.registry import OPERATIONS
+from s3verbs.gateway.serve import banner
+from s3verbs.gateway.setting_types import Address
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -39,6 +42,31 @@ def test_every_setting_is_documented() -> None:
         name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
     }
     assert {field.name for field in dataclasses.fields(Settings)} <= documented
+
+
+def without_comments(text: str) -> list[str]:
+    return [line.split(" #")[0].rstrip() for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def printed(access_key: str, secret_key: str, host: str = "127.0.0.1") -> list[str]:
+    """The LMCache configuration of a first start."""
+    settings = load(None, {}, {"data": ["d"], "buckets": ["kvcache:relaxed"]}).settings
+    first = {"access_key": access_key, "secret_key": secret_key}
+    text = banner(settings, [Address(host, 9000)], None, first, show_lmcache=True)
+    return without_comments(text.partition("# lmcache.yaml")[2])
+
+
+def test_the_lmcache_page_shows_what_serve_prints() -> None:
+    block = re.search(r"```yaml\n(chunk_size.*?)```", (ROOT / "docs/clients/lmcache.md").read_text(), re.DOTALL)
+    assert block is not None
+    assert without_comments(block[1]) == printed("YOUR_ACCESS_KEY", "YOUR_SECRET_KEY")
+
+
+def test_the_printed_lmcache_configuration_quotes_keys_and_names_a_host_that_clients_reach() -> None:
+    lines = printed("12345", 'a: "b" #c', host="0.0.0.0")
+    assert '    access_key: "12345"' in lines
+    assert any(line.startswith('    secret_key: "a: \\"b\\"') for line in lines)
+    assert f"    endpoint_override: http://{socket.gethostname()}:9000" in lines
 
 
 def commands(page: Path) -> list[list[str]]:

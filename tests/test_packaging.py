@@ -62,3 +62,21 @@ def test_the_client_alone_needs_no_server_library(tmp_path: Path) -> None:
         text=True,
     )
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("command", [["serve"], ["admin", "key", "list"]], ids=" ".join)
+def test_without_the_extra_the_server_names_it(command: list[str], tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['lmdb'] = sys.modules['uvloop'] = None\n"
+        "from s3verbs.gateway.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script, *command, "--data", str(tmp_path / "data")],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    wanted = "s3verbs: not installed: lmdb, uvloop; install the extra: pip install 's3verbs[server]'\n"
+    assert (result.returncode, result.stderr) == (2, wanted)
+    assert not (tmp_path / "data").exists()

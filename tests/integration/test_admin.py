@@ -102,6 +102,23 @@ def test_admin_without_a_store_says_so(tmp_path: Path) -> None:
     assert missing.stderr.count("\n") == 1
 
 
+def test_a_mistyped_directory_does_not_become_a_store(tmp_path: Path) -> None:
+    typo = tmp_path / "typo"
+    for words in (["key", "list"], ["bucket", "list"], ["check"], ["key", "delete", "AKIA"], ["bucket", "delete", "b"]):
+        refused = run("admin", *words, "--data", str(typo))
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr.startswith(f"s3verbs: data: {typo}: there is no store")
+        assert not typo.exists()
+
+
+def test_what_is_made_before_the_first_start_says_that_it_made_the_store(tmp_path: Path) -> None:
+    for words in (["bucket", "create", "first"], ["key", "create"]):
+        store = tmp_path / words[0]
+        made = run("admin", *words, "--data", str(store))
+        assert (made.returncode, made.stderr) == (0, f"s3verbs: made a new store in {store}\n")
+        assert run("admin", *words[:1], "list", "--data", str(store)).stderr == ""
+
+
 def test_doctor_is_honest_about_rdma(tmp_path: Path) -> None:
     result = run("doctor", "--data", str(tmp_path))
     assert result.returncode == 0
