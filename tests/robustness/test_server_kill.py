@@ -41,7 +41,7 @@ def lives(endpoint: Endpoint, writers: list[Writer], seconds: float) -> None:
 
 
 def orphans_only(data: list[Path], most: int) -> None:
-    """The store that a kill left: nothing amiss but files of writes that were not acknowledged; the sweep takes them."""
+    """The store that a kill left: nothing amiss but files of writes without a 200, which the sweep takes away."""
     store = open_store(data, exclusive=True)
     try:
         report = check_store(store, read_payloads=True, repair=False)
