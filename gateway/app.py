@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import hashlib
-import json
 import os
 import secrets
 import socket
@@ -150,9 +149,6 @@ class FirstStart:
     access_key: str
     secret_key: str
     buckets: tuple[str, ...]
-
-    def to_json(self) -> str:
-        return json.dumps({"access_key": self.access_key, "secret_key": self.secret_key, "buckets": self.buckets})
 
 
 async def prepare(settings: Settings) -> FirstStart:

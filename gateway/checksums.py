@@ -14,6 +14,7 @@ from typing import Any
 from awscrt import checksums as crt  # type: ignore[import-untyped,unused-ignore]
 
 from s3verbs.gateway.errors import S3Error
+from s3verbs.gateway.http.headers import CHECKSUM_HEADERS
 from s3verbs.storage.model import Checksum, Part
 
 ALGORITHMS = ("CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256")
@@ -24,10 +25,7 @@ COMPOSITE = "COMPOSITE"
 SIZES: Mapping[str, int] = {"CRC32": 4, "CRC32C": 4, "CRC64NVME": 8, "SHA1": 20, "SHA256": 32}
 """Bytes of a raw digest."""
 
-HEADERS: Mapping[str, str] = {name: f"x-amz-checksum-{name.lower()}" for name in ALGORITHMS}
-"""The header, and trailer, that carries a checksum."""
-
-_BY_HEADER = {header: name for name, header in HEADERS.items()}
+_BY_HEADER = {header: name for name, header in CHECKSUM_HEADERS.items()}
 _PREFIX = "x-amz-checksum-"
 _NOT_VALUES = frozenset({"x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-amz-checksum-type"})
 _KINDS: Mapping[str, tuple[str, ...]] = {
@@ -207,7 +205,7 @@ def verify(claims: Claims, digests: Mapping[str, bytes], md5: bytes | None, trai
             details={"ExpectedDigest": claims.md5.hex(), "CalculatedDigest": _b64(md5 or b"")},
         )
     expected = claims.checksums
-    promised = HEADERS[claims.trailer] if claims.trailer else ""
+    promised = CHECKSUM_HEADERS[claims.trailer] if claims.trailer else ""
     for name in trailers:
         if name.startswith(_PREFIX) and name != promised:
             raise S3Error("MalformedTrailerError")

@@ -14,7 +14,6 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from s3verbs.gateway.http.exchange import Exchange
 
-DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -54,12 +54,12 @@ class Observer:
     def failed(self, exchange: Exchange, error: BaseException) -> None:
         """An InternalError: the only place where its cause is told."""
         log.error(
-            "request %s %s: %s %s/%s: internal error",
+            "request %s %s: %s %r: internal error",
             exchange.id,
             exchange.operation or "?",
             exchange.method,
-            exchange.bucket,
-            exchange.key,
+            # Quoted: a key may hold line ends.
+            f"{exchange.bucket}/{exchange.key}",
             exc_info=error,
         )
 

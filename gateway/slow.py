@@ -47,7 +47,8 @@ class SlowReply:
                 await self._lifecycle.respond(self._exchange, await task)
             else:
                 await self._answer_late(task)
-        except asyncio.CancelledError:
+        except BaseException:
+            # Cancelled, or the client is gone: nobody would wait for the rest.
             task.cancel()
             await finished(task)
             raise

@@ -22,7 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from s3verbs.gateway.setting_types import Address
@@ -82,7 +82,6 @@ class _Worker:
     started: float = 0.0
     backoff: float = 0.0
     restart_at: float = 0.0
-    restarts: int = field(default=0)
 
 
 def bind(address: Address) -> socket.socket:
@@ -199,7 +198,12 @@ class Supervisor:
         worker.started = time.monotonic()
         worker.restart_at = 0.0
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         if pid == 0:
             code = 1
             try:
@@ -263,6 +267,8 @@ class Supervisor:
         """Without a worker that could take them, connections wait in the kernel's backlog."""
         wanted = self._stopping_since is None and self._announced and any(each.ready for each in self._workers)
         for listener in self._listeners:
+            if listener.fileno() < 0:
+                continue  # Closed: this worker was starting when the server was told to stop.
             watched = listener.fileno() in self._selector.get_map()
             if wanted and not watched:
                 self._selector.register(listener, selectors.EVENT_READ, lambda one=listener: self._accept(one))
@@ -290,9 +296,7 @@ class Supervisor:
             self._stop()
             return
         lived = time.monotonic() - worker.started
-        worker.backoff = 0.0 if lived > STEADY_SECONDS else min(LAST_BACKOFF, max(FIRST_BACKOFF, worker.backoff * 2))
-        worker.restart_at = time.monotonic() + worker.backoff
-        worker.restarts += 1
+        self._back_off(worker, steady=lived > STEADY_SECONDS)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         log.error("worker %d (pid %d) died: %s; starting it again in %.1f s", worker.number, pid, how, worker.backoff)
 
@@ -300,7 +304,16 @@ class Supervisor:
         now = time.monotonic()
         for worker in self._workers:
             if worker.pid == 0 and self._stopping_since is None and worker.restart_at <= now:
-                self._start(worker)
+                try:
+                    self._start(worker)
+                except OSError as error:
+                    # Short of processes, memory or descriptors; the other workers go on.
+                    self._back_off(worker, steady=False)
+                    log.error("worker %d cannot be started: %s", worker.number, error.strerror)
+
+    def _back_off(self, worker: _Worker, *, steady: bool) -> None:
+        worker.backoff = 0.0 if steady else min(LAST_BACKOFF, max(FIRST_BACKOFF, worker.backoff * 2))
+        worker.restart_at = time.monotonic() + worker.backoff
 
     # -- connections --
 

@@ -26,6 +26,9 @@ MAX_SKEW = 15 * 60
 
 _NANOSECONDS = 1_000_000_000
 
+_MUST_BE_SIGNED = ("x-amz-", "x-s3verbs-")
+"""Beginnings of the headers that change what a request does: whoever holds a presigned URL must not add one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verified:
@@ -153,7 +156,7 @@ def _check_time(signing: Signing, now: int) -> None:
 
 
 def _check_signed_headers(headers: Mapping[str, str], signed: tuple[str, ...]) -> None:
-    unsigned = [name for name in headers if name.startswith("x-amz-") and name not in signed]
+    unsigned = [name for name in headers if name.startswith(_MUST_BE_SIGNED) and name not in signed]
     if HOST not in signed:
         unsigned.insert(0, HOST)
     if unsigned:

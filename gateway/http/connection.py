@@ -26,6 +26,9 @@ HALF_CLOSED_SECONDS = 0.1
 
 MAX_HEADERS = 128
 
+MAX_HEAD = 64 * 1024
+"""Bytes of a head that is not complete. The parser alone would keep MAX_HEADERS of the longest fields, for anybody."""
+
 
 class Sent(web.StreamResponse):
     """What aiohttp is told about a response that is on the wire already: whether the connection may stay."""
@@ -60,6 +63,7 @@ class Connection(RequestHandler):
     __slots__ = (
         "_dropping",
         "_head_begun",
+        "_head_bytes",
         "_head_timer",
         "_lent",
         "_limits",
@@ -88,6 +92,7 @@ class Connection(RequestHandler):
         self._refuse = refuse
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_begun = False
+        self._head_bytes = 0
         self._lent: StreamReader | None = None
         self._dropping = 0
         self.remote = ""
@@ -152,8 +157,9 @@ class Connection(RequestHandler):
             self._end_lent_body()
             if not data:
                 return
+        request, waiter = self._current_request, self._waiter
+        in_head = waiter is not None if request is None else request.content.is_eof()
         super().data_received(data)
-        waiter = self._waiter
         if waiter is not None and not waiter.done():
             # Part of a head: the rest must come in time, however slowly it trickles.
             self._head_begun = bool(data)
@@ -161,8 +167,14 @@ class Connection(RequestHandler):
                 self._head_timer = self._loop.call_later(self._limits.header_timeout, self._head_late)
         elif self._head_timer is not None and self._messages:
             self._stop_head_timer()
-        if self._messages and self._current_request is not None:
-            self.fail_broken_body(self._current_request)
+        if self._messages:
+            self._head_bytes = 0
+            if request is not None:
+                self.fail_broken_body(request)
+        elif in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD:
+                self._head_too_large()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio.Protocol lets it say whether to stay open
         """The client will send no more. A request that is being answered is still answered, as HTTP allows; one whose
@@ -234,6 +246,13 @@ class Connection(RequestHandler):
             self._answer_and_close("RequestTimeout", None)
         else:
             self.force_close()
+
+    def _head_too_large(self) -> None:
+        if self.idle:
+            self._answer_and_close("RequestHeaderSectionTooLarge", None)
+        elif self.transport is not None:
+            # No answer could go out before that of the request in progress, and it may never be read.
+            self.transport.abort()
 
     def _answer_and_close(self, code: str, message: str | None) -> None:
         transport = self.transport

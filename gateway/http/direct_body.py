@@ -15,6 +15,7 @@ WAKE_AT = 256 * 1024
 """While a client is fast, the loop is woken for so many bytes at once instead of for every few packets."""
 
 FAST_SECONDS = 0.1
+"""A client that has not sent WAKE_AT bytes by then is slow: it is looked at for every packet."""
 
 
 class DirectBody:
@@ -43,8 +44,12 @@ class DirectBody:
             return 0
         view = into[: self.left]
         exchange = self._exchange
-        while (count := source.receive_into(view)) < 0:
-            await self._readable(source, len(view))
+        try:
+            while (count := source.receive_into(view)) < 0:
+                await self._readable(source, len(view))
+        except OSError as error:
+            # A network that is gone says ETIMEDOUT or EHOSTUNREACH, which Python does not count as ConnectionError.
+            raise ConnectionResetError(error.errno, error.strerror) from error
         if count == 0:
             exchange.keep_alive = False
             exchange.connection.half_closed = True
@@ -63,9 +68,19 @@ class DirectBody:
             self._wake_at = wake_at
         begun = exchange.loop.time()
         exchange.allow(Wait.REQUEST_BODY, self._idle_seconds)
-        await source.readable()
+        # Otherwise the bytes of a slow client lie unseen in the kernel until the time for its body is over.
+        hurry = exchange.loop.call_later(FAST_SECONDS, self._wake_for_any, source) if wake_at > 1 else None
+        try:
+            await source.readable()
+        finally:
+            if hurry is not None:
+                hurry.cancel()
         exchange.arrived()
         self._fast = exchange.loop.time() - begun < FAST_SECONDS
+
+    def _wake_for_any(self, source: TransportSocket) -> None:
+        self._wake_at = 1
+        source.wake_at(1)
 
     def close(self) -> None:
         """Give the connection back. Does nothing the second time."""

@@ -17,6 +17,9 @@ _HEX_BYTES = {
     high + low: bytes((int(high + low, 16),)) for high in "0123456789abcdefABCDEF" for low in "0123456789abcdefABCDEF"
 }
 _BUCKET_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-")
+_MAX_HOST = 325
+"""Characters of a bucket, a domain and a port. Longer names are not worth a place in a cache: anybody can send them."""
+
 _RESERVED_PREFIXES = ("xn--", "sthree-", "amzn-s3-demo-")
 _RESERVED_SUFFIXES = ("-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3")
 
@@ -62,9 +65,13 @@ def parse_query(query: str) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-@lru_cache(maxsize=4096)
 def host_bucket(host: str, domains: tuple[str, ...]) -> str:
     """The bucket that a Host header names, in lower case, or "" when the request is path-style."""
+    return _host_bucket(host, domains) if len(host) <= _MAX_HOST else ""
+
+
+@lru_cache(maxsize=4096)
+def _host_bucket(host: str, domains: tuple[str, ...]) -> str:
     name = _host_name(host)
     longest = -1
     bucket = ""
@@ -78,13 +85,17 @@ def host_bucket(host: str, domains: tuple[str, ...]) -> str:
     return bucket
 
 
-@lru_cache(maxsize=4096)
 def valid_bucket_name(name: str) -> bool:
     """Whether AWS's rules for general purpose buckets allow the name (legacy names are not allowed).
 
     Each dot-separated label starts and ends with a letter or digit, which also rules out adjacent dots.
     """
-    if not 3 <= len(name) <= 63 or not _BUCKET_CHARACTERS.issuperset(name):
+    return 3 <= len(name) <= 63 and _valid_bucket_name(name)
+
+
+@lru_cache(maxsize=4096)
+def _valid_bucket_name(name: str) -> bool:
+    if not _BUCKET_CHARACTERS.issuperset(name):
         return False
     labels = name.split(".")
     if any(not label or label[0] == "-" or label[-1] == "-" for label in labels):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from s3verbs.gateway.documents import LocationConstraint, Owner
 from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.http.headers import X_AMZ_ACL, X_AMZ_BUCKET_REGION
+from s3verbs.gateway.http.target import valid_bucket_name
 from s3verbs.gateway.operations.base import Call, Reply
 from s3verbs.gateway.operations.guard import invalid_argument
 from s3verbs.gateway.operations.object_headers import check_canned_acl, has_grants
@@ -24,10 +25,6 @@ DEFAULT_REGION = "us-east-1"
 
 _DOCUMENT_LIMIT = 64 * 1024
 
-_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*", re.ASCII)
-_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+", re.ASCII)
-_RESERVED_PREFIXES = ("xn--", "sthree-", "amzn-s3-demo-")
-_RESERVED_SUFFIXES = ("-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3")
 _AWS_REGION = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d|EU", re.ASCII)
 
 _NOT_ENFORCED = frozenset({"BucketOwnerPreferred", "ObjectWriter"})
@@ -49,13 +46,7 @@ def owner(identity: str, call: Call) -> Owner:
 
 def check_bucket_name(name: str) -> None:
     """Raises S3Error InvalidBucketName."""
-    if (
-        not 3 <= len(name) <= 63
-        or not _NAME.fullmatch(name)
-        or _ADDRESS.fullmatch(name)
-        or name.startswith(_RESERVED_PREFIXES)
-        or name.endswith(_RESERVED_SUFFIXES)
-    ):
+    if not valid_bucket_name(name):
         raise S3Error("InvalidBucketName", details={"BucketName": name})
 
 

@@ -18,6 +18,7 @@ from s3verbs.gateway.operations.guard import (
     invalid_argument,
     no_such_version,
 )
+from s3verbs.gateway.transfer import settle
 from s3verbs.storage.errors import PayloadDamaged, StorageError
 from s3verbs.storage.model import Version
 from s3verbs.storage.objects import ObjectReader, Segment
@@ -99,7 +100,7 @@ class ObjectSource:
     async def receive(self, into: memoryview) -> int:
         """Fill some of `into`, from memory at once and from a file on an executor thread; 0 at the end.
 
-        Raises PayloadDamaged when a file ends early.
+        `into` is not touched after the return, however this ends. Raises PayloadDamaged when a file ends early.
         """
         segment = self._segment
         while segment is None or self._done == segment.length:
@@ -112,7 +113,11 @@ class ObjectSource:
             into[:want] = memoryview(segment.data)[self._done : self._done + want]
             count = want
         else:
-            count = await asyncio.to_thread(os.preadv, segment.fd, [into[:want]], segment.offset + self._done)
+            # Settled: when the copy is cancelled, its buffer and descriptor go to others at once.
+            reading = asyncio.get_running_loop().run_in_executor(
+                None, os.preadv, segment.fd, [into[:want]], segment.offset + self._done
+            )
+            count = await settle(reading)
             if count == 0:
                 raise PayloadDamaged("a payload file ends before its object does")
         self._done += count

@@ -7,7 +7,7 @@ from s3verbs.gateway.http.conditions import write_condition
 from s3verbs.gateway.http.headers import IF_MATCH
 from s3verbs.gateway.operations.base import Call, Reply
 from s3verbs.gateway.operations.guard import check_key, check_version_id, no_such_version
-from s3verbs.gateway.xml.requests import read_delete
+from s3verbs.gateway.xml.requests import read, read_delete
 from s3verbs.storage.errors import ObjectNotFound, StorageError
 from s3verbs.storage.model import NULL_VERSION, WriteCondition
 
@@ -34,7 +34,7 @@ async def delete_objects(call: Call) -> Reply:
     if claims.md5 is None and not claims.checksums and not claims.trailer:
         raise S3Error("InvalidRequest", "Missing required header for this request: Content-MD5")
     call.objects.bucket(call.bucket)
-    request = read_delete(await call.body.read_document(_DOCUMENT_LIMIT))
+    request = await read(read_delete, await call.body.read_document(_DOCUMENT_LIMIT))
 
     refused: dict[int, S3Error] = {}
     chosen: list[int] = []

@@ -19,7 +19,7 @@ from s3verbs.gateway.operations.guard import invalid_argument
 from s3verbs.gateway.operations.object_headers import attributes_from, check_write
 from s3verbs.gateway.operations.paging import encoding_type, number_marker, page_limit
 from s3verbs.gateway.operations.upload_part import upload_id
-from s3verbs.gateway.xml.requests import read_complete
+from s3verbs.gateway.xml.requests import read, read_complete
 from s3verbs.storage.errors import NotFound, UploadNotFound
 from s3verbs.storage.model import Checksum, CompletedPart, Part, Upload, Version
 
@@ -57,7 +57,7 @@ async def complete_multipart_upload(call: Call) -> Reply:
     body = await call.body.read_document(_DOCUMENT_LIMIT, checksums=False)
     if not body:
         raise S3Error("MalformedXML")
-    parts = read_complete(body).parts
+    parts = (await read(read_complete, body)).parts
     _check_order(parts)
 
     def describe(upload: Upload, stored: Sequence[Part]) -> tuple[str, Checksum | None]:

@@ -12,7 +12,7 @@ from s3verbs.storage.metadata import MetadataStore, Table, WriteTransaction
 BUCKET = bytes(8)
 
 
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):
     """What a change of these tests raises."""
 
 

@@ -84,6 +84,8 @@ class Writer(threading.Thread):
         self.upload: OpenUpload | None = None
         self.faults: list[str] = []
         self.answered = 0
+        self.refused = 0
+        """PUTs that were answered 412. Their payload files are unlinked in the background, after the answer."""
         self.stop = threading.Event()
         self._connect = connect
         self._random = random.Random(number)
@@ -145,8 +147,8 @@ class Writer(threading.Thread):
         current = self.ledger[key].acknowledged
         if current is not None:
             unwanted = self._value(0, 100_000).body
-            self._expect(wire.request("PUT", f"/{BUCKET}/{key}", unwanted, if_none_match="*"), 412)
-            self._expect(wire.request("PUT", f"/{BUCKET}/{key}", unwanted, if_match='"0"'), 412)
+            for condition in ({"if_none_match": "*"}, {"if_match": '"0"'}):
+                self.refused += self._expect(wire.request("PUT", f"/{BUCKET}/{key}", unwanted, **condition), 412)
 
     def _race(self, wire: Wire, _: str) -> None:
         number = next(self._to_race, None)
@@ -158,6 +160,7 @@ class Writer(threading.Thread):
         response = wire.request("PUT", f"/{BUCKET}/{key}", value.body, if_none_match="*")
         if self._expect(response, 200, 412):
             self.races[key] = (value, response.status)
+            self.refused += response.status == 412
 
     def _remove(self, wire: Wire, key: str) -> None:
         entry = self.ledger[key]

@@ -252,6 +252,23 @@ def test_a_head_of_many_middling_headers_is_bounded_as_a_whole(wire: Wire) -> No
     assert wire.read().code == "RequestHeaderSectionTooLarge"
 
 
+def test_a_head_without_end_is_cut_before_it_takes_memory(wire: Wire) -> None:
+    wire.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: %b\r\n" % (i, b"a" * 8000) for i in range(9)))
+    assert wire.read().code == "RequestHeaderSectionTooLarge"
+    assert wire.closed()
+
+
+def test_a_head_without_end_behind_a_request_is_cut_too(wire: Wire) -> None:
+    path = f"/{BUCKET}/before-a-head"
+    assert wire.request("PUT", path, b"x" * 100_000).status == 200
+    wire.send(wire.signed("GET", path) + b"GET / HTTP/1.1\r\nHost: x\r\n")
+    assert wire.read().body == b"x" * 100_000
+    time.sleep(0.1)  # While a request is being answered, the connection is cut without a word.
+    for i in range(9):
+        wire.send(b"X-%d: %b\r\n" % (i, b"a" * 8000))
+    assert wire.read().code == "RequestHeaderSectionTooLarge"
+
+
 # -- keep-alive after early errors --
 
 EARLY = {
@@ -415,6 +432,18 @@ def test_a_client_that_is_done_sending_still_gets_its_answer(wire: Wire) -> None
     wire.sock.shutdown(socket.SHUT_WR)
     assert wire.read().body == BYTES
     assert wire.closed()
+
+
+def test_clients_that_leave_after_their_answer_leave_no_connection_behind(endpoint: Endpoint) -> None:
+    descriptors = Path(f"/proc/{endpoint.worker_pids[0]}/fd")
+    before = len(list(descriptors.iterdir()))
+    for _ in range(60):
+        with endpoint.connect() as wire:
+            assert served(wire)
+    deadline = time.monotonic() + 1.5
+    while len(list(descriptors.iterdir())) > before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(list(descriptors.iterdir())) <= before
 
 
 def test_clients_that_vanish_in_a_put_leave_no_buffer_behind(endpoint: Endpoint) -> None:

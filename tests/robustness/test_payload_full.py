@@ -45,7 +45,7 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
                 _run("mkfs.ext4", "-q", "-F", str(image))
                 _run("mount", "-o", "loop", str(image), str(point))
             except FileNotFoundError:
-                pytest.skip("mkfs.ext4 or mount is not installed")
+                pytest.skip("mkfs.ext4 is not installed: apt-get install e2fsprogs")
         mounted.append(point)
         return point
 

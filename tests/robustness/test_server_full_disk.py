@@ -1,6 +1,7 @@
 """A server on a disk without room, without inodes, and with a metadata map that starts tiny."""
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -45,11 +46,14 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         if kind == "tmpfs":
             _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(point))
         else:
+            mkfs = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+            if mkfs is None:
+                pytest.skip("mkfs.ext4 is not installed: apt-get install e2fsprogs")
             image = tmp_path / f"image{len(mounted)}"
             with image.open("wb") as file:
                 file.truncate(size)
             options = ["-N", str(inodes)] if inodes else []
-            _run("mkfs.ext4", "-q", "-F", "-m", "0", *options, str(image))
+            _run(mkfs, "-q", "-F", "-m", "0", *options, str(image))
             _run("mount", "-o", "loop", str(image), str(point))
         mounted.append(point)
         return point

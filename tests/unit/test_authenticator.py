@@ -221,6 +221,8 @@ def test_headers_of_amazon_and_host_must_be_signed() -> None:
     assert error.message == "There were headers present in the request which were not signed"
     assert error.details == {"HeadersNotSigned": "host, x-amz-meta-a, x-amz-acl"}
     assert refused(presigned(headers={"x-amz-acl": "private"})).details == {"HeadersNotSigned": "x-amz-acl"}
+    own = {"x-s3verbs-durability": "relaxed"}
+    assert refused(presigned(headers=own)).details == {"HeadersNotSigned": "x-s3verbs-durability"}
 
 
 def test_an_rdma_header_may_be_signed() -> None:

@@ -53,6 +53,9 @@ def test_a_content_length_that_is_no_number_is_refused(value: bytes) -> None:
 
 def test_content_length_beside_transfer_encoding_is_refused() -> None:
     assert code_of((b"Content-Length", b"5"), (b"Transfer-Encoding", b"chunked")) == "BadRequest"
+    assert code_of((b"Transfer-Encoding", b"gzip, chunked")) == "NotImplemented"
+    assert code_of((b"Transfer-Encoding", b"gzip"), (b"Transfer-Encoding", b"chunked")) == "NotImplemented"
+    assert fold_headers([(b"Transfer-Encoding", b"Chunked")]) == {"transfer-encoding": "Chunked"}
 
 
 def test_a_header_section_over_16_kib_is_refused() -> None:

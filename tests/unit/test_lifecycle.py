@@ -8,6 +8,7 @@ import socket
 import struct
 import uuid
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from s3verbs.gateway.config import Settings
 from s3verbs.gateway.documents import CopyObjectResult
 from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.http.connection import Listener
+from s3verbs.gateway.http.exchange import Exchange
 from s3verbs.gateway.http.request import S3Request
 from s3verbs.gateway.lifecycle import Lifecycle
 from s3verbs.gateway.operations.base import Call, Content, Handler, Operation, Reply
@@ -328,7 +330,80 @@ async def test_a_slow_operation_that_is_quick_is_answered_as_any_other(
     assert b"NoSuchUpload" in body
 
 
+async def test_a_slow_operation_is_stopped_when_its_client_is_found_gone(
+    server: Server, impatient: Callable[[Handler], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled = asyncio.Event()
+
+    async def handler(call: Call) -> Reply:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return Reply()
+
+    def write(exchange: Exchange, data: bytes) -> None:
+        raise ConnectionResetError("gone")
+
+    monkeypatch.setattr(slow, "write", write)
+    impatient(handler)
+    with suppress(ConnectionResetError):
+        await server.raw("PUT /bucket/key")
+    await asyncio.wait_for(cancelled.wait(), 5)
+    assert await _empties(server)
+
+
+# -- large bodies, read past aiohttp's parser --
+
+
+@pytest.mark.parametrize(("size", "kept"), [(900 << 10, True), (3 << 20, False)])
+@pytest.mark.parametrize("together", [True, False])
+async def test_an_error_in_the_middle_of_a_large_body_keeps_in_step_or_closes(
+    server: Server, size: int, kept: bool, together: bool
+) -> None:
+    async def handler(call: Call) -> Reply:
+        if call.request.method == "PUT":
+            into = memoryview(bytearray(100_000))
+            source = call.body._source()  # type: ignore[attr-defined]
+            for _ in range(5):
+                assert await source.receive(into)
+            raise S3Error("InsufficientStorage")
+        return Reply(200, {"x-second": "1"})
+
+    server.handler = handler
+    head = f"PUT /bucket/key HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode()
+    last = b"GET /bucket/key HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    # A body that would be answered itself, were it taken for requests.
+    body = (b"GET /bucket/smuggled HTTP/1.1\r\nHost: x\r\n\r\n" * (size // 40))[:size]
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    assert len(body) == size
+    writer.write(head + body + (last if together else b""))
+    raw = await asyncio.wait_for(reader.readuntil(b"</Error>"), 5)
+    assert raw.startswith(b"HTTP/1.1 507 ")
+    assert (b"Connection: close" in raw) is not kept
+    if not together:
+        writer.write(last)
+    with suppress(ConnectionResetError):
+        rest = await asyncio.wait_for(reader.read(), 10)
+        assert rest.count(b"HTTP/1.1 ") == rest.count(b"x-second") == (1 if kept else 0)
+    writer.close()
+    server.gateway.logs[0].lines.close()
+    assert len(server.access.read_text().splitlines()) == (2 if kept else 1)
+
+
 # -- logs --
+
+
+async def test_a_key_with_line_ends_cannot_forge_a_line_of_the_log(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.handler = raising(ValueError("cause"))
+    with caplog.at_level(logging.ERROR):
+        await server.send("PUT /bucket/key%0A2026-11-29%20ERROR%20forged")
+    (message,) = [record.getMessage() for record in caplog.records if "internal error" in record.getMessage()]
+    assert "forged" in message
+    assert "\n" not in message
 
 
 async def test_every_request_has_one_line_in_the_access_log(server: Server) -> None:

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from s3verbs.gateway.errors import S3Error
+from s3verbs.gateway.http import target
 from s3verbs.gateway.http.request import Scope, Target
 from s3verbs.gateway.http.target import parse_query, parse_target, valid_bucket_name
 
@@ -220,3 +221,13 @@ def test_query_forms() -> None:
     assert parse("/bucket?").query == ()
     target = parse("/bucket?x=1&x=2")
     assert (target.get("x"), target.get("y"), target.has("x"), target.has("y")) == ("1", None, True, False)
+
+
+def test_names_that_anybody_can_send_are_kept_only_when_they_are_short() -> None:
+    for cached in (target._host_bucket, target._valid_bucket_name):
+        cached.cache_clear()
+    for host, raw in (("x" * 10_000, "/bucket/key"), ("x" * 10_000 + ".localhost", "/bucket/key")):
+        assert parse(raw, host).bucket == "bucket"
+    assert code_of("/" + "x" * 10_000) == "InvalidBucketName"
+    assert target._host_bucket.cache_info().currsize == 1
+    assert target._valid_bucket_name.cache_info().currsize == 1

@@ -1,6 +1,7 @@
 """Request documents as values."""
 
 import contextlib
+import threading
 from collections.abc import Callable
 from xml.sax.saxutils import escape
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from s3verbs.gateway.documents import AccessControlPolicy, CreateBucketConfiguration, Delete, DeleteEntry, Grant
 from s3verbs.gateway.errors import S3Error
-from s3verbs.gateway.xml.requests import read_acl, read_complete, read_create_bucket, read_delete
+from s3verbs.gateway.xml.requests import LOOP_BYTES, read, read_acl, read_complete, read_create_bucket, read_delete
 from s3verbs.storage.model import Checksum, CompletedPart
 
 KEYS = st.text(
@@ -190,3 +191,13 @@ FRAGMENTS = st.sampled_from([" ", *WORDS.split()])
 def test_any_document_gives_a_value_or_an_s3_error(fragments: list[str], read: Callable[[bytes], object]) -> None:
     with contextlib.suppress(S3Error):
         assert read("".join(fragments).encode()) is not None
+
+
+async def test_a_large_document_is_read_off_the_event_loop() -> None:
+    def where(body: bytes) -> int:
+        return threading.get_ident()
+
+    assert await read(where, b"x" * LOOP_BYTES) == threading.get_ident()
+    assert await read(where, b"x" * (LOOP_BYTES + 1)) != threading.get_ident()
+    with pytest.raises(S3Error):
+        await read(read_complete, b"x" * (LOOP_BYTES + 1))

@@ -1,4 +1,6 @@
+import asyncio
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -65,3 +67,28 @@ async def test_a_file_that_ends_early_is_damaged(tmp_path: Path) -> None:
             await drain(source, 4)
     finally:
         os.close(fd)
+
+
+async def test_a_cancelled_read_ends_before_its_buffer_and_file_are_given_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow_preadv(fd: int, buffers: "list[memoryview]", offset: int) -> int:
+        begun.set()
+        go.wait(5)
+        buffers[0][:] = b"x" * len(buffers[0])
+        return len(buffers[0])
+
+    monkeypatch.setattr(os, "preadv", slow_preadv)
+    into = memoryview(bytearray(4))
+    source = ObjectSource(Runs([Segment(0, 4, fd=0)]), 0, 4)
+    reading = asyncio.ensure_future(source.receive(into))
+    assert await asyncio.to_thread(begun.wait, 5)
+    reading.cancel()
+    done, _ = await asyncio.wait((reading,), timeout=0.1)
+    assert not done
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert into == b"xxxx"
