@@ -1,6 +1,5 @@
 """SIGKILL under load: the whole server, one worker, the parent. What was acknowledged is there; nothing half is."""
 
-import contextlib
 import os
 import random
 import signal
@@ -8,12 +7,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.config import Config
-from botocore.exceptions import IncompleteReadError, ResponseStreamingError
+from botocore.exceptions import ResponseStreamingError
 
 from s3verbs.storage.check import ORPHAN, check_store
 from s3verbs.storage.opening import open_store
@@ -41,7 +41,7 @@ def lives(endpoint: Endpoint, writers: list[Writer], seconds: float) -> None:
 
 
 def orphans_only(data: list[Path], most: int) -> None:
-    """The store that a kill left: nothing amiss but files of writes that were not acknowledged; the sweep takes them."""
+    """The store that a kill left: nothing amiss but files of writes without a 200, which the sweep takes away."""
     store = open_store(data, exclusive=True)
     try:
         report = check_store(store, read_payloads=True, repair=False)
@@ -55,10 +55,10 @@ def orphans_only(data: list[Path], most: int) -> None:
         store.close()
 
 
-def unpublished_files(writers: list[Writer]) -> int:
-    """The most payload files that may have been sealed for nothing: those of the requests that were cut off, and of
-    those that were refused (412) a moment before, whose files go in the background."""
-    return 4 * len(writers)
+def unanswered_files(writers: list[Writer]) -> int:
+    """How many payload files may have been sealed for nothing: one per writer, the request that was cut off, and those
+    of refused writes, which are unlinked a moment after the answer."""
+    return len(writers) + sum(writer.refused for writer in writers)
 
 
 def test_a_server_killed_under_load_keeps_every_acknowledged_object_whole(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_server_killed_under_load_keeps_every_acknowledged_object_whole(tmp_pa
         for round in range(ROUNDS):
             lives(endpoint, writers, chance.uniform(0.3, 2.0))
             answered += sum(writer.answered for writer in writers)
-            orphans_only(data, unpublished_files(writers))
+            orphans_only(data, unanswered_files(writers))
             endpoint.start()
             with endpoint.connect() as wire:
                 present = settle_ledger(wire, writers)
@@ -119,10 +119,11 @@ class Client(threading.Thread):
             self.written[key] = body
 
     def _read(self, key: str) -> bytes:
-        """boto3 asks again for an answer that did not come, but not for a body that broke off: that is the caller's."""
-        while True:
-            with contextlib.suppress(ResponseStreamingError, IncompleteReadError):
+        """A body that breaks off is asked for again, as download_file does: boto3 itself retries the head only."""
+        for _ in range(4):
+            with suppress(ResponseStreamingError):
                 return bytes(self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+        return bytes(self.client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
 
 def test_a_killed_worker_is_replaced_and_retrying_clients_notice_nothing(endpoint: Endpoint) -> None:
