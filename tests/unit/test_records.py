@@ -36,7 +36,7 @@ CHECKSUM = st.none() | st.builds(
 )
 FILE = st.builds(FilePayload, IDS, st.integers(0, 65535), U64, U64)
 PAYLOAD = FILE | st.builds(InlinePayload, IDS, st.integers(0, 16384))
-PART = st.builds(Part, st.integers(0, 10000), PAYLOAD, ETAG, U64, CHECKSUM)
+PART = st.builds(Part, st.integers(0, 10000), PAYLOAD, ETAG, U64, CHECKSUM, st.integers(0, 2**32 - 1))
 MAP = st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=4)
 ATTRIBUTES = st.builds(Attributes, MAP | st.just({"x-amz-storage-class": "GLACIER"}), MAP, MAP)
 VERSION = st.builds(
