@@ -92,7 +92,7 @@ def encode_version(version: Version) -> bytes:
     flags = _MULTIPART if version.multipart else 0
     code, checksum_value = _checksum_code(checksum)
     if attributes.headers or attributes.metadata or attributes.tags:
-        tail = _encode_attributes(attributes)
+        tail = _json([dict(attributes.headers), dict(attributes.metadata), dict(attributes.tags)])
         if "x-amz-storage-class" in attributes.headers:
             flags |= _STORAGE_CLASS
     else:
@@ -186,6 +186,17 @@ def decode_part(record: bytes) -> Part:
         raise _damaged("part", record) from failure
 
 
+def decode_part_run(records: Sequence[bytes]) -> list[Part]:
+    """The parts of many part records, at a fraction of the cost of one by one. Raises StoreUnusable."""
+    start, end = 1 + _COUNT.size, 1 + _COUNT.size + _PART.size
+    head = bytes((FORMAT,)) + _COUNT.pack(1)
+    # The bytes behind flags and checksum are the sizes of the texts.
+    if not all(len(r) >= end and r[:start] == head and len(r) == end + r[start + 4] + r[start + 5] for r in records):
+        return [decode_part(record) for record in records]  # says which is damaged
+    run = [_COUNT.pack(len(records)), *[record[start:end] for record in records], *[record[end:] for record in records]]
+    return list(_decode_parts(b"".join(run), 0))
+
+
 # -- buckets and uploads --
 
 
@@ -269,13 +280,8 @@ def decode_owner(record: bytes) -> PayloadOwner:
 
 
 def _same_as_part(version: Version, part: Part) -> bool:
-    return (
-        part.number == 1
-        and part.etag == version.etag
-        and part.modified_ns == version.modified_ns
-        and part.checksum == version.checksum
-        and part.epoch == version.epoch
-    )
+    of_version = 1, version.etag, version.modified_ns, version.checksum, version.epoch
+    return (part.number, part.etag, part.modified_ns, part.checksum, part.epoch) == of_version
 
 
 def _encode_payload(payload: Payload) -> bytes:
@@ -362,10 +368,6 @@ def _checksum_code(checksum: Checksum | None) -> tuple[int, str]:
 def _checksum(code: int, value: str) -> Checksum:
     algorithm, kind = _CHECKSUM_NAMES[code - 1]
     return Checksum(algorithm, kind, value)
-
-
-def _encode_attributes(attributes: Attributes) -> bytes:
-    return _json([dict(attributes.headers), dict(attributes.metadata), dict(attributes.tags)])
 
 
 @lru_cache(maxsize=2048)

@@ -36,7 +36,14 @@ from s3verbs.storage.publishing import (
     release,
     version_payloads,
 )
-from s3verbs.storage.records import PayloadOwner, decode_part, decode_upload, encode_part, encode_upload
+from s3verbs.storage.records import (
+    PayloadOwner,
+    decode_part,
+    decode_part_run,
+    decode_upload,
+    encode_part,
+    encode_upload,
+)
 
 STALE_BATCH = 1000
 """Uploads that are looked at between two turns of the event loop."""
@@ -174,20 +181,21 @@ def _abort_if_open(bucket_id: bytes, upload: Upload, transaction: WriteTransacti
 
 
 def _listed_parts(transaction: ReadTransaction, upload_id: bytes, listed: Sequence[CompletedPart]) -> list[Part]:
-    parts: list[Part] = []
+    records: list[bytes] = []
     previous = 0
     for wanted in listed:
         number = wanted.number
         record = transaction.get(Table.PARTS, keys.part_key(upload_id, number)) if previous < number <= 0xFFFF else None
         if record is None:
             raise InvalidPart(f"part {number} was not uploaded, or is listed out of order", number)
-        part = decode_part(record)
-        if part.etag != wanted.etag.strip('"'):
-            raise InvalidPart(f"part {number} has another ETag", number)
-        if wanted.checksum is not None and not _same_checksum(wanted.checksum, part.checksum):
-            raise InvalidPart(f"part {number} has another checksum", number)
-        parts.append(part)
+        records.append(record)
         previous = number
+    parts = decode_part_run(records)
+    for part, wanted in zip(parts, listed, strict=True):
+        if part.etag != wanted.etag.strip('"'):
+            raise InvalidPart(f"part {part.number} has another ETag", part.number)
+        if wanted.checksum is not None and not _same_checksum(wanted.checksum, part.checksum):
+            raise InvalidPart(f"part {part.number} has another checksum", part.number)
     if not parts:
         raise InvalidPart("no part is listed", 0)
     for part in parts[:-1]:
