@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from s3verbs.storage.errors import InvalidPart, ObjectNotFound, StorageError
+from s3verbs.storage.errors import InvalidPart, ObjectNotFound, PayloadDamaged, StorageError
 from s3verbs.storage.metadata import Table
 from s3verbs.storage.model import CompletedPart, Durability, FilePayload, Part
 from s3verbs.storage.nvme_store import NvmePayloadStore
 from s3verbs.storage.payload import PayloadStore
+from s3verbs.storage.payload_reader import NvmePayloadReader
 from tests.storage_fixtures import (  # noqa: F401
     DiskStoreUnderTest,
     MemoryStoreUnderTest,
@@ -199,4 +200,26 @@ async def test_one_row_that_cannot_be_reclaimed_does_not_hold_up_the_others(
     await store.objects.reclaim()
     assert list(store.rows(Table.RECLAIM)) == [bad]
     assert store.files() == {bad}
+    await store.close()
+
+
+async def test_a_hold_that_fails_leaves_no_descriptor_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DiskStoreUnderTest(tmp_path)
+    await store.objects.create_bucket("bucket", owner="tester")
+    upload = await store.create_upload("key")
+    version = await store.complete(upload, [await store.put_part(upload, n, store.file(bytes(SIZE))) for n in (1, 2)])
+
+    def refused(_self: NvmePayloadReader) -> bool:
+        raise PayloadDamaged("no locks available")
+
+    monkeypatch.setattr(NvmePayloadReader, "hold", refused)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    caught = []
+    for _ in range(3):
+        try:
+            await store.objects.open("bucket", "key", version)
+        except PayloadDamaged as failure:
+            caught.append(failure)
+    assert len(caught) == 3
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
     await store.close()
