@@ -73,6 +73,11 @@ def object_key(bucket_id: bytes, key: str) -> bytes:
     return bucket_id + raw[:PREFIX_BYTES] + sha256(raw).digest()
 
 
+def is_long_object_key(key: str) -> bool:
+    """Whether an object key is in a group when it is an object's."""
+    return len(key) > PREFIX_BYTES or len(key.encode()) > PREFIX_BYTES
+
+
 def is_long_object(encoded: bytes) -> bool:
     """Whether an encoded key is that of a long object key, one that is in a group."""
     return len(encoded) > _SHORT_OBJECT
@@ -141,6 +146,11 @@ def upload_key(bucket_id: bytes, key: str, upload_id: bytes) -> bytes:
     if len(escaped) <= PREFIX_BYTES:
         return bucket_id + escaped + _END + upload_id
     return bucket_id + escaped[:PREFIX_BYTES] + _LONG + sha256(key.encode()).digest() + upload_id
+
+
+def is_long_upload_key(key: str) -> bool:
+    """Whether an object key is in a group when it is an upload's: NULs count twice."""
+    return len(key) > PREFIX_BYTES or len(_escape(key)) > PREFIX_BYTES
 
 
 def is_long_upload(encoded: bytes) -> bool:

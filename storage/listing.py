@@ -29,6 +29,7 @@ class _Ordered:
     group: Callable[[bytes], keys.Range]
     group_order: Callable[[bytes], tuple[str, str]]  # of a record: object key, upload id
     past: Callable[[bytes, str], bytes | None]
+    reaches_group: Callable[[str], bool]  # whether what starts with a prefix may be some of a group, and not all of it
 
 
 def _upload_order(record: bytes) -> tuple[str, str]:
@@ -43,6 +44,7 @@ _OBJECTS = _Ordered(
     keys.object_group,
     lambda record: (decode_listed(record).key, ""),
     keys.objects_past,
+    keys.is_long_object_key,
 )
 _UPLOADS = _Ordered(
     Table.UPLOADS,
@@ -51,6 +53,7 @@ _UPLOADS = _Ordered(
     keys.upload_group,
     _upload_order,
     keys.uploads_past,
+    keys.is_long_upload_key,
 )
 
 
@@ -177,10 +180,10 @@ def _entries(
                 continue  # in the middle of a group
             common = key[: cut + len(delimiter)]
             yield common, None
+            if ordered.reaches_group(common):
+                continue  # the group is in memory, and holds more than this
             again = ordered.past(bucket_id, common)
-            if len(common) <= keys.PREFIX_BYTES and len(common.encode()) <= keys.PREFIX_BYTES:
-                break
-            again = None  # a long one lies inside a group, which is in memory
+            break
         position = again
 
 

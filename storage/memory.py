@@ -1,11 +1,7 @@
 """In-memory stores that behave as the LMDB and NVMe ones do, with faults at named steps. For tests.
 
 What would survive a killed process lives in a `MemoryDisk`; a store is one process's view of it, so opening new stores
-over the same disk is a restart. The steps, in the order a write passes them:
-
-    payload.create  payload.write  payload.seal (no name yet)  payload.sealed (named, not yet returned)
-    metadata.write (handed over)  metadata.commit (changed, not committed)  metadata.committed (not yet returned)
-    payload.open  payload.delete (before each unlink)  payload.deleted (after each unlink)
+over the same disk is a restart. The steps are in `storage.faults`.
 """
 
 import asyncio
@@ -13,7 +9,7 @@ import os
 import threading
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -21,65 +17,11 @@ from typing import NamedTuple, TypeVar
 from awscrt import checksums  # type: ignore[import-untyped, unused-ignore]
 
 from s3verbs.storage.errors import PayloadDamaged
+from s3verbs.storage.faults import Crash, Faults
 from s3verbs.storage.metadata import ReadTransaction, Table, WriteTransaction
 from s3verbs.storage.model import BLOCK_SIZE, FilePayload
 
 T = TypeVar("T")
-
-STEPS = (
-    "payload.create",
-    "payload.write",
-    "payload.seal",
-    "payload.sealed",
-    "metadata.write",
-    "metadata.commit",
-    "metadata.committed",
-    "payload.open",
-    "payload.delete",
-    "payload.deleted",
-)
-
-
-class Crash(BaseException):
-    """The process died at this step. Every later call on the stores that share the faults raises it too."""
-
-
-class Faults:
-    """What goes wrong, and where. Shared by the metadata and the payload store of one simulated process."""
-
-    def __init__(self) -> None:
-        self.passed: list[str] = []
-        self.dead = False
-        self._armed: dict[str, list[tuple[int, BaseException]]] = {}
-
-    def fail(self, step: str, error: BaseException, *, after: int = 0) -> None:
-        """Raise `error` once, when `step` is reached for the time after `after` more times."""
-        if step not in STEPS:
-            raise ValueError(f"no step is named {step!r}")
-        self._armed.setdefault(step, []).append((after, error))
-
-    def crash(self, step: str, *, after: int = 0) -> None:
-        self.fail(step, Crash(step), after=after)
-
-    def clear(self) -> None:
-        """What has not gone wrong yet will not."""
-        self._armed.clear()
-
-    def reach(self, step: str) -> None:
-        if self.dead:
-            raise Crash(step)
-        self.passed.append(step)
-        due: BaseException | None = None
-        left = []
-        for after, error in self._armed.get(step, ()):
-            if after == 0 and due is None:
-                due = error
-            else:
-                left.append((max(after - 1, 0), error))
-        self._armed[step] = left
-        if due is not None:
-            self.dead = isinstance(due, Crash)
-            raise due
 
 
 class _TableData:
@@ -332,7 +274,7 @@ class MemoryPayloadStore:
         with self.disk.lock:
             file = _File(len(self.disk.files) % self._directories, payload_id, data, durable=durable)
             self.disk.files[file.directory, payload_id] = file
-        return FilePayload(id=payload_id, directory=file.directory, length=len(data), crc64nvme=_checksum(data))
+        return FilePayload(payload_id, file.directory, len(data), _checksum(data), durable)
 
     def open(self, payload: FilePayload) -> _Reader:
         self.faults.reach("payload.open")
@@ -343,6 +285,17 @@ class MemoryPayloadStore:
         if len(file.data) != payload.length:
             raise PayloadDamaged(f"payload {payload.id.hex()} has {len(file.data)} bytes")
         return _Reader(self, file, payload)
+
+    def exists(self, payload: FilePayload) -> bool:
+        with self.disk.lock:
+            return (payload.directory, payload.id) in self.disk.files
+
+    def sync(self, payloads: Sequence[FilePayload]) -> None:
+        with self.disk.lock:
+            for payload in payloads:
+                if not self.exists(payload):
+                    raise FileNotFoundError(payload.id.hex())
+                self.disk.files[payload.directory, payload.id].durable = True
 
     def delete(self, payloads: list[FilePayload]) -> list[FilePayload]:
         with self.disk.lock:

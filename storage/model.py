@@ -50,6 +50,12 @@ class Bucket:
     tags: Mapping[str, str] = field(default_factory=_empty)
 
 
+BucketName = str | Bucket
+"""Which bucket: by its name, or that very bucket. Whoever decided something about a bucket, that the caller may write
+to it above all, gives the bucket: when it was deleted meanwhile, one that another account made of its name is not
+found instead."""
+
+
 @dataclass(frozen=True, slots=True)
 class Checksum:
     """An S3 checksum as it travels: `algorithm` CRC32 | CRC32C | CRC64NVME | SHA1 | SHA256,
@@ -72,12 +78,16 @@ class InlinePayload:
 
 @dataclass(frozen=True, slots=True)
 class FilePayload:
-    """A sealed payload file: `directory` is the number of its payload directory, `id` (16 bytes) names the file."""
+    """A sealed payload file: `directory` is the number of its payload directory, `id` (16 bytes) names the file.
+
+    `durable` says how it was sealed and counts only on its way to a record, where the epoch of its part takes over.
+    """
 
     id: bytes
     directory: int
     length: int
     crc64nvme: int
+    durable: bool = field(default=True, compare=False)
 
 
 Payload = InlinePayload | FilePayload
@@ -85,13 +95,18 @@ Payload = InlinePayload | FilePayload
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an upload, or of the object it became. `etag` is as for an object of its bytes."""
+    """A part of an upload, or of the object it became. `etag` is as for an object of its bytes.
+
+    `epoch` is the store's epoch when its payload file was written without a sync, 0 when the payload is durable. The
+    store sets it.
+    """
 
     number: int
     payload: Payload
     etag: str
     modified_ns: int
     checksum: Checksum | None = None
+    epoch: int = 0
 
     @property
     def size(self) -> int:
@@ -116,8 +131,8 @@ class Attributes:
 class Version:
     """An object as a reader sees it. `parts` has one entry for a plain PUT and N for a completed upload.
 
-    `epoch` is the store's epoch when a relaxed payload was written: payloads of an epoch that ended in an
-    unclean stop are verified before their first read. 0 means durable.
+    `epoch` is the earliest epoch of its parts that are not durable: payloads of an epoch that ended in an unclean stop
+    are verified before their first read. 0 means durable.
     """
 
     key: str

@@ -12,7 +12,7 @@ from uuid import UUID
 from awscrt.checksums import crc32c  # type: ignore[import-untyped, unused-ignore]
 
 from s3verbs.storage import payload_file
-from s3verbs.storage.block_io import AlignedBuffers
+from s3verbs.storage.block_io import AlignedBuffers, write_error
 from s3verbs.storage.errors import PayloadDamaged, StorageFull, StoreUnusable
 from s3verbs.storage.model import BLOCK_SIZE, FilePayload
 from s3verbs.storage.payload_directory import DirectoryUsage, PayloadDirectory, PayloadFile
@@ -134,6 +134,30 @@ class NvmePayloadStore:
     def open(self, payload: FilePayload) -> NvmePayloadReader:
         """As the port says. Raises FileNotFoundError, PayloadDamaged, StorageBusy."""
         return NvmePayloadReader(self._directory(payload).file(payload.id), payload, self._buffers)
+
+    def exists(self, payload: FilePayload) -> bool:
+        """As the port says."""
+        directory = self._directories.get(payload.directory)
+        return directory is not None and os.access(directory.file(payload.id), os.F_OK)
+
+    def sync(self, payloads: Sequence[FilePayload]) -> None:
+        """As the port says."""
+        folders: dict[str, tuple[PayloadDirectory, bytes]] = {}
+        for payload in payloads:
+            directory = self._directory(payload)
+            descriptor = open_for_reading(directory.file(payload.id))
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                raise write_error(error, directory.file(payload.id)) from error
+            finally:
+                os.close(descriptor)
+            folders[directory.folder(payload.id)] = directory, payload.id
+        for path, (directory, payload_id) in folders.items():
+            try:
+                directory.sync(payload_id)
+            except OSError as error:
+                raise write_error(error, path) from error
 
     def delete(self, payloads: list[FilePayload]) -> list[FilePayload]:
         """As the port says. A file that cannot be unlinked (an I/O error, a read-only mount) is not returned.

@@ -3,17 +3,18 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
-from s3verbs.storage import keys, listing, uploads
+from s3verbs.storage import buckets, keys, listing, uploads
 from s3verbs.storage.commits import Commits, Outcome
-from s3verbs.storage.epochs import Epoch
-from s3verbs.storage.errors import BucketExists, BucketNotEmpty, ObjectNotFound
+from s3verbs.storage.epochs import Epoch, make_durable
+from s3verbs.storage.errors import ObjectNotFound
 from s3verbs.storage.metadata import MetadataStore, Table, WriteTransaction
 from s3verbs.storage.model import (
     INLINE_LIMIT,
     Attributes,
     Bucket,
+    BucketName,
     Checksum,
     CompletedPart,
     Durability,
@@ -29,6 +30,7 @@ from s3verbs.storage.model import (
 )
 from s3verbs.storage.payload import PayloadStore, PayloadWriter
 from s3verbs.storage.publishing import (
+    Arrival,
     check_condition,
     find_bucket,
     find_version,
@@ -38,14 +40,11 @@ from s3verbs.storage.publishing import (
 )
 from s3verbs.storage.reader import ObjectReader, Opener, Segment, same_payloads
 from s3verbs.storage.reclaim import Reclaimer
-from s3verbs.storage.records import decode_version, encode_bucket
+from s3verbs.storage.records import decode_version
 
 __all__ = ["ObjectReader", "ObjectStore", "Segment"]
 
 _log = logging.getLogger(__name__)
-
-ABORTED_ROWS = 10_000
-"""About as many part records are removed in one transaction when many uploads are aborted."""
 
 LARGE_RECORD = 4096
 """Versions of so many parts that they are remembered, a few: 10,000 parts take 50 ms to decode."""
@@ -79,7 +78,9 @@ class ObjectStore:
         self._new_id = new_id
         self._epoch = epoch
         self._reclaimer = Reclaimer(metadata, payloads)
-        self._commits = Commits(metadata, self._reclaimer)
+        self._commits = Commits(
+            metadata, self._reclaimer, lambda parts: make_durable(payloads, parts, self._epoch.number)
+        )
         self._opener = Opener(
             metadata,
             payloads,
@@ -110,38 +111,19 @@ class ObjectStore:
         """Raises BucketExists."""
         bucket = Bucket(name, self._new_id()[-keys.BUCKET_ID_BYTES :], self._clock(), owner, durability, region)
 
-        def change(transaction: WriteTransaction) -> Outcome[Bucket]:
-            if transaction.get(Table.BUCKETS, keys.bucket_key(name)) is not None:
-                raise BucketExists(name)
-            transaction.put(Table.BUCKETS, keys.bucket_key(name), encode_bucket(bucket))
-            return bucket, []
+        await self._commits.commit(partial(buckets.create, bucket))
+        return bucket
 
-        return await self._commits.commit(change)
+    async def update_bucket(self, bucket: BucketName, *, durability: Durability) -> Bucket:
+        """A write under way is judged by what the bucket is when it commits: nothing that is not on stable storage gets
+        into one that is strict by then. Objects that are there stay as they were written. Raises BucketNotFound."""
+        return await self._commits.commit(partial(buckets.update, bucket, durability))
 
-    async def update_bucket(self, name: str, *, durability: Durability) -> Bucket:
-        """Counts for writes that begin after it. Raises BucketNotFound."""
-
-        def change(transaction: WriteTransaction) -> Outcome[Bucket]:
-            bucket = replace(find_bucket(transaction, name), durability=durability)
-            transaction.put(Table.BUCKETS, keys.bucket_key(name), encode_bucket(bucket))
-            return bucket, []
-
-        return await self._commits.commit(change)
-
-    async def delete_bucket(self, name: str) -> None:
+    async def delete_bucket(self, bucket: BucketName) -> None:
         """Raises BucketNotFound, BucketNotEmpty. Uploads in progress are aborted with the bucket, as AWS refuses only
         objects; very many of them in several transactions."""
-
-        def change(transaction: WriteTransaction) -> Outcome[bool]:
-            bucket = find_bucket(transaction, name)
-            for _ in transaction.scan(Table.OBJECTS, *keys.object_range(bucket.id)):
-                raise BucketNotEmpty(name)
-            released, finished = uploads.abort_uploads(transaction, bucket.id, ABORTED_ROWS)
-            if finished:
-                transaction.delete(Table.BUCKETS, keys.bucket_key(name))
-            return finished, released
-
-        while not await self._commits.commit(change, frees_space=True):
+        found = self.bucket(bucket) if isinstance(bucket, str) else bucket
+        while not await self._commits.commit(partial(buckets.delete, found), frees_space=True):
             pass
 
     # -- writing a payload --
@@ -156,7 +138,7 @@ class ObjectStore:
         return InlinePayload(self._new_id(), len(data), data)
 
     # -- objects --
-    def lookup(self, bucket: str, key: str) -> Version:
+    def lookup(self, bucket: BucketName, key: str) -> Version:
         """Raises BucketNotFound, ObjectNotFound. Inline payload bytes are not loaded."""
         with self._metadata.read() as transaction:
             bucket_id = find_bucket(transaction, bucket).id
@@ -165,7 +147,7 @@ class ObjectStore:
             raise ObjectNotFound(key)
         return decode_version(record) if len(record) < LARGE_RECORD else _decode_large_version(record)
 
-    async def open(self, bucket: str, key: str, version: Version) -> ObjectReader:
+    async def open(self, bucket: BucketName, key: str, version: Version) -> ObjectReader:
         """Open what lookup gave. When the object was replaced in between, the new one is opened: use `reader.version`.
 
         Raises ObjectNotFound when it was deleted, or when it is relaxed and damaged (it is removed then);
@@ -175,7 +157,7 @@ class ObjectStore:
 
     async def publish(
         self,
-        bucket: str,
+        bucket: BucketName,
         key: str,
         *,
         payload: Payload,
@@ -191,27 +173,28 @@ class ObjectStore:
         """
         modified_ns = self._clock()
         stored = InlinePayload(payload.id, payload.length) if isinstance(payload, InlinePayload) else payload
-        parts = (Part(1, stored, etag, modified_ns, checksum),)
+        arrival = self._arrival(Part(1, stored, etag, modified_ns, checksum))
 
         def change(transaction: WriteTransaction) -> Outcome[Version]:
             found = find_bucket(transaction, bucket)
             current = find_version(transaction, found.id, key)
             check_condition(condition, current)
+            epoch = arrival.admit(transaction, found)
             version = Version(
                 key=key,
                 modified_ns=modified_ns,
                 size=payload.length,
                 etag=etag,
-                parts=parts,
+                parts=(replace(arrival.part, epoch=epoch),),
                 attributes=attributes,
                 checksum=checksum,
-                epoch=self._epoch.of(transaction, found, parts),
+                epoch=epoch,
             )
             return version, put_version(transaction, found.id, version, (payload,), replaced=current)
 
         return await self._commits.commit(change, owned=payload)
 
-    async def delete(self, bucket: str, key: str, condition: WriteCondition | None = None) -> bool:
+    async def delete(self, bucket: BucketName, key: str, condition: WriteCondition | None = None) -> bool:
         """False when there was no such object. Raises BucketNotFound, ConditionFailed."""
 
         def change(transaction: WriteTransaction) -> Outcome[bool]:
@@ -225,7 +208,7 @@ class ObjectStore:
         return await self._commits.commit(change, frees_space=True)
 
     async def delete_many(
-        self, bucket: str, names: Sequence[str], conditions: Sequence[WriteCondition | None] = ()
+        self, bucket: BucketName, names: Sequence[str], conditions: Sequence[WriteCondition | None] = ()
     ) -> list[Exception | None]:
         """One transaction for all; an entry per key: None, or why it failed. Raises BucketNotFound, StorageFull."""
 
@@ -235,7 +218,7 @@ class ObjectStore:
         return await self._commits.commit(change, frees_space=True)
 
     def list_objects(
-        self, bucket: str, *, prefix: str = "", delimiter: str = "", start_after: str = "", limit: int = 1000
+        self, bucket: BucketName, *, prefix: str = "", delimiter: str = "", start_after: str = "", limit: int = 1000
     ) -> Listing:
         """Keys and common prefixes strictly after `start_after`, in UTF-8 byte order. So when `start_after` is a common
         prefix or lies below one, everything below it is skipped. limit 0 gives an empty page that is not truncated.
@@ -255,7 +238,7 @@ class ObjectStore:
     # -- multipart --
     async def create_upload(
         self,
-        bucket: str,
+        bucket: BucketName,
         key: str,
         *,
         initiator: str,
@@ -274,24 +257,25 @@ class ObjectStore:
 
         return await self._commits.commit(change)
 
-    def upload(self, bucket: str, key: str, upload_id: str) -> Upload:
+    def upload(self, bucket: BucketName, key: str, upload_id: str) -> Upload:
         """Raises BucketNotFound, UploadNotFound."""
         with self._metadata.read() as transaction:
             return uploads.find_upload(transaction, find_bucket(transaction, bucket).id, key, upload_id)[0]
 
-    async def put_part(self, bucket: str, key: str, upload_id: str, part: Part) -> None:
+    async def put_part(self, bucket: BucketName, key: str, upload_id: str, part: Part) -> None:
         """Record a part, replacing one of the same number. Takes ownership of its payload.
 
         Raises BucketNotFound, UploadNotFound, StorageFull.
         """
+        arrival = self._arrival(part)
 
         def change(transaction: WriteTransaction) -> Outcome[None]:
-            return None, uploads.put_part(transaction, bucket, key, upload_id, part)
+            return None, uploads.put_part(transaction, bucket, key, upload_id, arrival)
 
         await self._commits.commit(change, owned=part.payload)
 
     def parts(
-        self, bucket: str, key: str, upload_id: str, *, after: int = 0, limit: int = 1000
+        self, bucket: BucketName, key: str, upload_id: str, *, after: int = 0, limit: int = 1000
     ) -> tuple[list[Part], bool]:
         """A page in part order, and whether there are more. Raises BucketNotFound, UploadNotFound."""
         with self._metadata.read() as transaction:
@@ -300,7 +284,7 @@ class ObjectStore:
 
     async def complete_upload(
         self,
-        bucket: str,
+        bucket: BucketName,
         key: str,
         upload_id: str,
         parts: Sequence[CompletedPart],
@@ -315,6 +299,7 @@ class ObjectStore:
         UploadNotFound, InvalidPart, PartTooSmall, ConditionFailed, ObjectNotFound, StorageFull.
         """
         modified_ns = self._clock()
+        synced: set[bytes] = set()
 
         def change(transaction: WriteTransaction) -> Outcome[Version]:
             return uploads.complete_upload(
@@ -326,12 +311,12 @@ class ObjectStore:
                 describe=describe,
                 condition=condition,
                 modified_ns=modified_ns,
-                epoch=self._epoch,
+                synced=synced,
             )
 
         return await self._commits.commit(change)
 
-    async def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
+    async def abort_upload(self, bucket: BucketName, key: str, upload_id: str) -> None:
         """Raises BucketNotFound, UploadNotFound."""
 
         def change(transaction: WriteTransaction) -> Outcome[None]:
@@ -341,7 +326,7 @@ class ObjectStore:
 
     def list_uploads(
         self,
-        bucket: str,
+        bucket: BucketName,
         *,
         prefix: str = "",
         delimiter: str = "",
@@ -379,7 +364,10 @@ class ObjectStore:
         await self._commits.settle()
         await self._reclaimer.close()
 
-    async def _remove_damaged(self, bucket: str, key: str, version: Version) -> bool:
+    def _arrival(self, part: Part) -> Arrival:
+        return Arrival(part, self._epoch, self._payloads.exists)
+
+    async def _remove_damaged(self, bucket: BucketName, key: str, version: Version) -> bool:
         """Remove a relaxed object whose bytes are lost, unless it was replaced meanwhile."""
 
         def change(transaction: WriteTransaction) -> Outcome[bool]:
@@ -392,5 +380,6 @@ class ObjectStore:
         removed = await self._commits.commit(change, frees_space=True)
         if removed:
             self.damaged_relaxed += 1
-            _log.warning("relaxed object %s/%s was damaged by an unclean stop and is gone", bucket, key)
+            name = bucket if isinstance(bucket, str) else bucket.name
+            _log.warning("relaxed object %s/%s was damaged by an unclean stop and is gone", name, key)
         return removed

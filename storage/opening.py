@@ -127,7 +127,7 @@ def open_store(
         boot = epochs.kernel_boot_id() if boot_id is None else boot_id
         if read_only:
             with metadata.read() as transaction:
-                uuid, epoch = _identity(transaction), epochs.current(transaction, boot_id=boot, now_ns=clock())
+                uuid, epoch = _identity(transaction), epochs.current(transaction, boot_id=boot)
         else:
 
             def begin(transaction: WriteTransaction) -> tuple[UUID, Epoch]:

@@ -1,6 +1,6 @@
 """The payload port: immutable byte strings, written once, sealed, read at any offset, deleted."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -63,6 +63,13 @@ class PayloadStore(Protocol):
     def open(self, payload: FilePayload) -> PayloadReader:
         """Raises FileNotFoundError when the file is gone (the object was replaced: look it up again), PayloadDamaged
         when it has another length than the record says."""
+
+    def exists(self, payload: FilePayload) -> bool:
+        """Whether the file is there; a stat, no more. False when its drive does not answer."""
+
+    def sync(self, payloads: Sequence[FilePayload]) -> None:
+        """Put sealed files and their directory entries on stable storage, as `seal` does with `durable`. Blocking.
+        Raises FileNotFoundError, StorageFull, StorageBusy, StoreUnusable, PayloadDamaged."""
 
     def delete(self, payloads: list[FilePayload]) -> list[FilePayload]:
         """Unlink; those that were deleted or already absent are returned, those held by a reader are not.

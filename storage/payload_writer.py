@@ -168,7 +168,7 @@ class NvmePayloadWriter:
                 self._drop()
                 raise
             self._drop()
-        return FilePayload(self._id, self._directory.number, self._length, self._crc64)
+        return FilePayload(self._id, self._directory.number, self._length, self._crc64, durable)
 
     def _write_footer(self) -> None:
         if self._length % BLOCK_SIZE:

@@ -6,15 +6,20 @@ dropped record, under the id of its first file, with all its files in the order 
 file is owned by exactly one record or waits in RECLAIM.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from s3verbs.storage import keys
+from s3verbs.storage.epochs import Epoch, NotDurable
 from s3verbs.storage.errors import BucketNotFound, ConditionFailed, ObjectNotFound, StorageError
 from s3verbs.storage.metadata import ReadTransaction, Table, WriteTransaction
 from s3verbs.storage.model import (
     Bucket,
+    BucketName,
+    Durability,
     FilePayload,
     InlinePayload,
+    Part,
     Payload,
     Version,
     WriteCondition,
@@ -32,12 +37,45 @@ Released = tuple[FilePayload, ...]
 """The files of one RECLAIM row; its key is the id of the first."""
 
 
-def find_bucket(transaction: ReadTransaction, name: str) -> Bucket:
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The payload of a new part, on its way into a record. `exists` is the payload store's."""
+
+    part: Part
+    epoch: Epoch
+    exists: Callable[[FilePayload], bool]
+    synced: set[bytes] = field(default_factory=set)
+
+    def admit(self, transaction: WriteTransaction, bucket: Bucket) -> int:
+        """The epoch of the part in `bucket`; the store is marked when its file is not durable.
+
+        Raises, before anything is written, NotDurable when the bucket is strict and the file was not synced, and
+        StorageError when the file is gone: the sweep takes files that nobody has recorded for an hour, and a process
+        may have been suspended for longer.
+        """
+        payload = self.part.payload
+        if not isinstance(payload, FilePayload):
+            return 0
+        if not self.exists(payload):
+            raise StorageError(f"payload file {payload.id.hex()} is gone before it was recorded")
+        if payload.durable or payload.id in self.synced:
+            return 0
+        if bucket.durability is Durability.STRICT:
+            raise NotDurable([replace(self.part, epoch=self.epoch.number)], self.synced)
+        self.epoch.mark(transaction)
+        return self.epoch.number
+
+
+def find_bucket(transaction: ReadTransaction, bucket: BucketName) -> Bucket:
     """Raises BucketNotFound."""
+    name = bucket if isinstance(bucket, str) else bucket.name
     record = transaction.get(Table.BUCKETS, name.encode())
     if record is None:
         raise BucketNotFound(name)
-    return decode_bucket(record)
+    found = decode_bucket(record)
+    if not isinstance(bucket, str) and bucket.id != found.id:
+        raise BucketNotFound(name)
+    return found
 
 
 def find_version(transaction: ReadTransaction, bucket_id: bytes, key: str) -> Version | None:
@@ -86,7 +124,7 @@ def remove_version(transaction: WriteTransaction, bucket_id: bytes, version: Ver
 
 
 def remove_versions(
-    transaction: WriteTransaction, bucket: str, names: Sequence[str], conditions: Sequence[WriteCondition | None]
+    transaction: WriteTransaction, bucket: BucketName, names: Sequence[str], conditions: Sequence[WriteCondition | None]
 ) -> tuple[list[Exception | None], list[Released]]:
     """Remove many objects; for each None or why it was not removed. Raises BucketNotFound."""
     bucket_id = find_bucket(transaction, bucket).id

@@ -16,7 +16,7 @@ from typing import Protocol
 from s3verbs.storage import keys
 from s3verbs.storage.errors import ObjectNotFound, PayloadDamaged
 from s3verbs.storage.metadata import MetadataStore, Table
-from s3verbs.storage.model import FilePayload, InlinePayload, Version
+from s3verbs.storage.model import BucketName, FilePayload, InlinePayload, Payload, Version
 from s3verbs.storage.payload import PayloadReader, PayloadStore
 from s3verbs.storage.publishing import file_payloads, version_payloads
 
@@ -161,8 +161,8 @@ class Opener:
         payloads: PayloadStore,
         *,
         epoch: int,
-        lookup: Callable[[str, str], Version],
-        remove_damaged: Callable[[str, str, Version], Awaitable[bool]],
+        lookup: Callable[[BucketName, str], Version],
+        remove_damaged: Callable[[BucketName, str, Version], Awaitable[bool]],
         closed: Callable[[], None],
     ) -> None:
         self._metadata = metadata
@@ -173,7 +173,7 @@ class Opener:
         self._closed = closed
         self._verified: OrderedDict[bytes, None] = OrderedDict()
 
-    async def open(self, bucket: str, key: str, version: Version) -> ObjectReader:
+    async def open(self, bucket: BucketName, key: str, version: Version) -> ObjectReader:
         """See ObjectStore.open."""
         for _ in range(OPEN_TRIES):
             damage: PayloadDamaged | None = None
@@ -201,7 +201,7 @@ class Opener:
         payloads = version_payloads(version)
         files = file_payloads(payloads)
         if version.epoch and version.epoch < self._epoch:
-            await self._verify(files)
+            await self._verify([part.payload for part in version.parts if 0 < part.epoch < self._epoch])
         inline = self._load([payload for payload in payloads if isinstance(payload, InlinePayload)])
         if not files:
             if len(payloads) == 1:
@@ -210,9 +210,15 @@ class Opener:
         first = self._payloads.open(files[0])
         if len(payloads) == 1:
             return FileReader(version, first)
-        if len(files) > 1 and not first.hold():
-            first.close()
-            raise FileNotFoundError(files[0].id.hex())
+        if len(files) > 1:
+            try:
+                held = first.hold()
+            except BaseException:
+                first.close()
+                raise
+            if not held:
+                first.close()
+                raise FileNotFoundError(files[0].id.hex())
         return PartsReader(version, self._payloads, inline, first, self._closed)
 
     def _load(self, payloads: Sequence[InlinePayload]) -> dict[bytes, bytes]:
@@ -230,8 +236,8 @@ class Opener:
                 loaded[payload.id] = data
         return loaded
 
-    async def _verify(self, files: Sequence[FilePayload]) -> None:
-        pending = [file for file in files if file.id not in self._verified]
+    async def _verify(self, payloads: Sequence[Payload]) -> None:
+        pending = [file for file in file_payloads(payloads) if file.id not in self._verified]
         if not pending:
             return
         await asyncio.to_thread(self._verify_files, pending)

@@ -140,7 +140,7 @@ class Reclaimer:
         for row in rows:
             try:
                 deleted = len(self._payloads.delete(list(row)))
-            except OSError:
+            except (OSError, StorageError):
                 _log.exception("payload file %s was not unlinked; the next reclaim tries again", row[0].id.hex())
                 continue
             gone += deleted

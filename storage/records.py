@@ -16,8 +16,9 @@ A Version record, little-endian:
     28      8     size
     36            ETag, version id, checksum value (ASCII), key (UTF-8), attributes (JSON: headers, metadata, tags),
                   then what `plain` says:
-      plain       one payload (35 bytes): the object is its one part number 1, and ETag, time and checksum are the same
-      else        parts: count 4, count fixed entries of 62 bytes, then their texts in one run (ASCII)
+      plain       one payload (35 bytes): the object is its one part number 1, with the same ETag, time, checksum and
+                  epoch
+      else        parts: count 4, count fixed entries of 66 bytes, then their texts in one run (ASCII)
 
 What a listing shows comes before the parts, so `decode_listed` stops there.
 """
@@ -52,7 +53,7 @@ _FILE, _ETAG_TEXT = 1, 2
 
 _VERSION = Struct("<BBBBBBHIQQQ")
 _PAYLOAD = Struct("<B16sHQQ")  # file or inline, id, directory, length, crc64nvme
-_PART = Struct("<HBBBB16sHQQQ16s")  # number, flags, checksum, ETag and checksum bytes in the texts, payload, time, MD5
+_PART = Struct("<HBBBBI16sHQQQ16s")  # number, flags, checksum, bytes of ETag and checksum, epoch, payload, time, MD5
 _COUNT = Struct("<I")
 _BUCKET = Struct("<BB8sQ")  # format, durability, id, created
 _UPLOAD = Struct("<BQ")  # format, initiated
@@ -91,7 +92,7 @@ def encode_version(version: Version) -> bytes:
     flags = _MULTIPART if version.multipart else 0
     code, checksum_value = _checksum_code(checksum)
     if attributes.headers or attributes.metadata or attributes.tags:
-        tail = _encode_attributes(attributes)
+        tail = _json([dict(attributes.headers), dict(attributes.metadata), dict(attributes.tags)])
         if "x-amz-storage-class" in attributes.headers:
             flags |= _STORAGE_CLASS
     else:
@@ -146,7 +147,7 @@ def _decode_version(record: bytes, *, whole: bool) -> Version:
         parts: tuple[Part, ...] = ()
         if whole:
             if flags & _PLAIN:
-                parts = (Part(1, _decode_payload(record, body_start), etag, modified_ns, checksum),)
+                parts = (Part(1, _decode_payload(record, body_start), etag, modified_ns, checksum, epoch),)
             else:
                 parts = _decode_parts(record, body_start)
         attributes = _NO_ATTRIBUTES
@@ -183,6 +184,17 @@ def decode_part(record: bytes) -> Part:
         return _decode_parts(record, 1)[0]
     except _MALFORMED as failure:
         raise _damaged("part", record) from failure
+
+
+def decode_part_run(records: Sequence[bytes]) -> list[Part]:
+    """The parts of many part records, at a fraction of the cost of one by one. Raises StoreUnusable."""
+    start, end = 1 + _COUNT.size, 1 + _COUNT.size + _PART.size
+    head = bytes((FORMAT,)) + _COUNT.pack(1)
+    # The bytes behind flags and checksum are the sizes of the texts.
+    if not all(len(r) >= end and r[:start] == head and len(r) == end + r[start + 4] + r[start + 5] for r in records):
+        return [decode_part(record) for record in records]  # says which is damaged
+    run = [_COUNT.pack(len(records)), *[record[start:end] for record in records], *[record[end:] for record in records]]
+    return list(_decode_parts(b"".join(run), 0))
 
 
 # -- buckets and uploads --
@@ -268,12 +280,8 @@ def decode_owner(record: bytes) -> PayloadOwner:
 
 
 def _same_as_part(version: Version, part: Part) -> bool:
-    return (
-        part.number == 1
-        and part.etag == version.etag
-        and part.modified_ns == version.modified_ns
-        and part.checksum == version.checksum
-    )
+    of_version = 1, version.etag, version.modified_ns, version.checksum, version.epoch
+    return (part.number, part.etag, part.modified_ns, part.checksum, part.epoch) == of_version
 
 
 def _encode_payload(payload: Payload) -> bytes:
@@ -306,7 +314,7 @@ def _encode_parts(parts: Sequence[Part]) -> bytes:
             directory, crc64nvme = payload.directory, payload.crc64nvme
         try:
             entry = _PART.pack(
-                part.number, flags, code, etag_size, len(checksum_value),
+                part.number, flags, code, etag_size, len(checksum_value), part.epoch,
                 payload.id, directory, payload.length, crc64nvme, part.modified_ns, md5,
             )  # fmt: skip
         except error as failure:
@@ -326,7 +334,8 @@ def _decode_parts(record: bytes, offset: int) -> tuple[Part, ...]:
     texts, at = record[end:].decode("ascii"), 0
     parts = []
     for (
-        number, flags, code, etag_size, checksum_size, payload_id, directory, length, crc64nvme, modified_ns, md5,
+        number, flags, code, etag_size, checksum_size, epoch,
+        payload_id, directory, length, crc64nvme, modified_ns, md5,
     ) in _PART.iter_unpack(entries):  # fmt: skip
         if flags & _ETAG_TEXT:
             etag, at = texts[at : at + etag_size], at + etag_size
@@ -341,7 +350,7 @@ def _decode_parts(record: bytes, offset: int) -> tuple[Part, ...]:
             payload = FilePayload(payload_id, directory, length, crc64nvme)
         else:
             payload = InlinePayload(payload_id, length)
-        parts.append(Part(number, payload, etag, modified_ns, checksum))
+        parts.append(Part(number, payload, etag, modified_ns, checksum, epoch))
     if at != len(texts):
         raise IndexError("texts of parts are cut off")
     return tuple(parts)
@@ -359,10 +368,6 @@ def _checksum_code(checksum: Checksum | None) -> tuple[int, str]:
 def _checksum(code: int, value: str) -> Checksum:
     algorithm, kind = _CHECKSUM_NAMES[code - 1]
     return Checksum(algorithm, kind, value)
-
-
-def _encode_attributes(attributes: Attributes) -> bytes:
-    return _json([dict(attributes.headers), dict(attributes.metadata), dict(attributes.tags)])
 
 
 @lru_cache(maxsize=2048)

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from s3verbs.storage import keys
-from s3verbs.storage.metadata import MetadataStore, Table
+from s3verbs.storage.metadata import MetadataStore, Table, WriteTransaction
 from s3verbs.storage.model import FilePayload
 from s3verbs.storage.payload import PayloadUpkeep, StoredFile
 from s3verbs.storage.records import decode_payloads
@@ -64,7 +65,7 @@ def sweep_orphans(
                 swept.examined += len(batch)
                 aged = [file for file in batch if file.mtime_ns < now_ns - minimum_age_ns]
                 for orphan in _orphans(metadata, aged):
-                    if payloads.delete([FilePayload(orphan.id, directory, 0, 0)]):
+                    if metadata.write_now(partial(_unlink, payloads, orphan.id, directory), frees_space=True):
                         swept.unlinked += 1
                         swept.freed_bytes += orphan.size
                         _log.info("orphan payload file %s of %d bytes is unlinked", orphan.path, orphan.size)
@@ -72,6 +73,14 @@ def sweep_orphans(
                     return swept
     swept.finished = True
     return swept
+
+
+def _unlink(payloads: PayloadUpkeep, payload_id: bytes, directory: int, transaction: WriteTransaction) -> bool:
+    """Unlink a file unless it has been published since. Inside a write transaction, as a publish looks in one whether
+    its file is there: one that was suspended for long comes either before, and has a row, or after, and fails."""
+    if transaction.get(Table.PAYLOADS, keys.payload_key(payload_id)) is not None:
+        return False
+    return bool(payloads.delete([FilePayload(payload_id, directory, 0, 0)]))
 
 
 def _orphans(metadata: MetadataStore, files: list[StoredFile]) -> list[StoredFile]:

@@ -6,23 +6,27 @@ Complete publishes the listed parts as one version whose payload is the list of 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from s3verbs.storage import keys
 from s3verbs.storage.commits import Commits, Outcome
-from s3verbs.storage.epochs import Epoch
+from s3verbs.storage.epochs import NotDurable, earliest
 from s3verbs.storage.errors import InvalidPart, PartTooSmall, UploadNotFound
 from s3verbs.storage.metadata import MetadataStore, ReadTransaction, Table, WriteTransaction
 from s3verbs.storage.model import (
     MIN_PART_SIZE,
+    BucketName,
     Checksum,
     CompletedPart,
+    Durability,
     Part,
     Upload,
     Version,
     WriteCondition,
 )
 from s3verbs.storage.publishing import (
+    Arrival,
     Released,
     adopt,
     check_condition,
@@ -32,7 +36,14 @@ from s3verbs.storage.publishing import (
     release,
     version_payloads,
 )
-from s3verbs.storage.records import PayloadOwner, decode_part, decode_upload, encode_part, encode_upload
+from s3verbs.storage.records import (
+    PayloadOwner,
+    decode_part,
+    decode_part_run,
+    decode_upload,
+    encode_part,
+    encode_upload,
+)
 
 STALE_BATCH = 1000
 """Uploads that are looked at between two turns of the event loop."""
@@ -49,15 +60,19 @@ def find_upload(transaction: ReadTransaction, bucket_id: bytes, key: str, upload
     return decode_upload(record), raw
 
 
-def create_upload(transaction: WriteTransaction, bucket: str, upload: Upload) -> None:
+def create_upload(transaction: WriteTransaction, bucket: BucketName, upload: Upload) -> None:
     """Raises BucketNotFound."""
     place = keys.upload_key(find_bucket(transaction, bucket).id, upload.key, bytes.fromhex(upload.id))
     transaction.put(Table.UPLOADS, place, encode_upload(upload))
 
 
-def put_part(transaction: WriteTransaction, bucket: str, key: str, upload_id: str, part: Part) -> list[Released]:
-    """Record a part; one of the same number is released. Raises BucketNotFound, UploadNotFound."""
-    _, raw = find_upload(transaction, find_bucket(transaction, bucket).id, key, upload_id)
+def put_part(
+    transaction: WriteTransaction, bucket: BucketName, key: str, upload_id: str, arrival: Arrival
+) -> list[Released]:
+    """Record a part; one of the same number is released. Raises BucketNotFound, UploadNotFound, NotDurable."""
+    found = find_bucket(transaction, bucket)
+    _, raw = find_upload(transaction, found.id, key, upload_id)
+    part = replace(arrival.part, epoch=arrival.admit(transaction, found))
     place = keys.part_key(raw, part.number)
     record = encode_part(part)
     replaced = transaction.get(Table.PARTS, place)
@@ -69,7 +84,7 @@ def put_part(transaction: WriteTransaction, bucket: str, key: str, upload_id: st
 
 def complete_upload(
     transaction: WriteTransaction,
-    bucket: str,
+    bucket: BucketName,
     key: str,
     upload_id: str,
     listed: Sequence[CompletedPart],
@@ -77,12 +92,12 @@ def complete_upload(
     describe: Describe,
     condition: WriteCondition | None,
     modified_ns: int,
-    epoch: Epoch,
+    synced: set[bytes],
 ) -> tuple[Version, list[Released]]:
     """Publish the listed parts and end the upload.
 
-    Raises BucketNotFound, UploadNotFound, InvalidPart, PartTooSmall, ConditionFailed, ObjectNotFound, and what
-    `describe` raises.
+    Raises BucketNotFound, UploadNotFound, InvalidPart, PartTooSmall, ConditionFailed, ObjectNotFound, NotDurable (the
+    bucket is strict, and parts were written while it was relaxed), and what `describe` raises.
     """
     found = find_bucket(transaction, bucket)
     bucket_id = found.id
@@ -91,6 +106,11 @@ def complete_upload(
     etag, checksum = describe(upload, parts)
     current = find_version(transaction, bucket_id, key)
     check_condition(condition, current)
+    if found.durability is Durability.STRICT and earliest(parts):
+        unsynced = [part for part in parts if part.epoch and part.payload.id not in synced]
+        if unsynced:
+            raise NotDurable(unsynced, synced)
+        parts = [replace(part, epoch=0) for part in parts]
     version = Version(
         key=key,
         modified_ns=modified_ns,
@@ -100,14 +120,14 @@ def complete_upload(
         multipart=True,
         attributes=upload.attributes,
         checksum=checksum,
-        epoch=epoch.of(transaction, found, parts),
+        epoch=earliest(parts),
     )
     released = put_version(transaction, bucket_id, version, version_payloads(version), replaced=current)
     released += _remove_upload(transaction, bucket_id, key, raw, keep={part.number for part in parts})
     return version, released
 
 
-def abort_upload(transaction: WriteTransaction, bucket: str, key: str, upload_id: str) -> list[Released]:
+def abort_upload(transaction: WriteTransaction, bucket: BucketName, key: str, upload_id: str) -> list[Released]:
     """Raises BucketNotFound, UploadNotFound."""
     bucket_id = find_bucket(transaction, bucket).id
     _, raw = find_upload(transaction, bucket_id, key, upload_id)
@@ -161,20 +181,21 @@ def _abort_if_open(bucket_id: bytes, upload: Upload, transaction: WriteTransacti
 
 
 def _listed_parts(transaction: ReadTransaction, upload_id: bytes, listed: Sequence[CompletedPart]) -> list[Part]:
-    parts: list[Part] = []
+    records: list[bytes] = []
     previous = 0
     for wanted in listed:
         number = wanted.number
         record = transaction.get(Table.PARTS, keys.part_key(upload_id, number)) if previous < number <= 0xFFFF else None
         if record is None:
             raise InvalidPart(f"part {number} was not uploaded, or is listed out of order", number)
-        part = decode_part(record)
-        if part.etag != wanted.etag.strip('"'):
-            raise InvalidPart(f"part {number} has another ETag", number)
-        if wanted.checksum is not None and not _same_checksum(wanted.checksum, part.checksum):
-            raise InvalidPart(f"part {number} has another checksum", number)
-        parts.append(part)
+        records.append(record)
         previous = number
+    parts = decode_part_run(records)
+    for part, wanted in zip(parts, listed, strict=True):
+        if part.etag != wanted.etag.strip('"'):
+            raise InvalidPart(f"part {part.number} has another ETag", part.number)
+        if wanted.checksum is not None and not _same_checksum(wanted.checksum, part.checksum):
+            raise InvalidPart(f"part {part.number} has another checksum", part.number)
     if not parts:
         raise InvalidPart("no part is listed", 0)
     for part in parts[:-1]:

@@ -10,10 +10,21 @@ import pytest
 
 from s3verbs.storage import epochs
 from s3verbs.storage.check import Report, check_store
+from s3verbs.storage.faults import Faults
 from s3verbs.storage.keys import time_ordered_id
-from s3verbs.storage.memory import Faults, MemoryDisk, MemoryMetadataStore, MemoryPayloadStore
+from s3verbs.storage.memory import MemoryDisk, MemoryMetadataStore, MemoryPayloadStore
 from s3verbs.storage.metadata import MetadataStore, Table
-from s3verbs.storage.model import Attributes, Checksum, CompletedPart, FilePayload, Part, Payload, Upload, Version
+from s3verbs.storage.model import (
+    Attributes,
+    BucketName,
+    Checksum,
+    CompletedPart,
+    FilePayload,
+    Part,
+    Payload,
+    Upload,
+    Version,
+)
 from s3verbs.storage.objects import ObjectReader, ObjectStore
 from s3verbs.storage.opening import Store, open_store
 from s3verbs.storage.payload import PayloadUpkeep
@@ -77,7 +88,7 @@ class StoreUnderTest:
         """Inline up to 16 KiB, as the gateway does it."""
         return self.objects.inline_payload(data) if len(data) <= 16 * 1024 else self.file(data)
 
-    async def put(self, key: str, payload: Payload | bytes, *, bucket: str = "bucket", **more: Any) -> Version:
+    async def put(self, key: str, payload: Payload | bytes, *, bucket: BucketName = "bucket", **more: Any) -> Version:
         if isinstance(payload, bytes):
             more.setdefault("etag", md5(payload).hexdigest())
             payload = self.payload(payload)
@@ -86,23 +97,27 @@ class StoreUnderTest:
         more.setdefault("checksum", None)
         return await self.objects.publish(bucket, key, payload=payload, **more)
 
-    async def create_upload(self, key: str, *, bucket: str = "bucket", **more: Any) -> Upload:
+    async def create_upload(self, key: str, *, bucket: BucketName = "bucket", **more: Any) -> Upload:
         return await self.objects.create_upload(bucket, key, initiator="tester", attributes=NO_ATTRIBUTES, **more)
 
-    async def put_part(self, upload: Upload, number: int, payload: Payload | bytes, *, bucket: str = "bucket") -> Part:
+    async def put_part(
+        self, upload: Upload, number: int, payload: Payload | bytes, *, bucket: BucketName = "bucket"
+    ) -> Part:
         payload = self.payload(payload) if isinstance(payload, bytes) else payload
         part = Part(number, payload, md5(payload.id).hexdigest(), self.clock())
         await self.objects.put_part(bucket, upload.key, upload.id, part)
         return part
 
-    async def complete(self, upload: Upload, parts: Sequence[Part], *, bucket: str = "bucket", **more: Any) -> Version:
+    async def complete(
+        self, upload: Upload, parts: Sequence[Part], *, bucket: BucketName = "bucket", **more: Any
+    ) -> Version:
         listed = [CompletedPart(part.number, part.etag, part.checksum) for part in parts]
         more.setdefault("describe", describe)
         return await self.objects.complete_upload(bucket, upload.key, upload.id, listed, **more)
 
     # -- reading --
 
-    async def get(self, key: str, *, bucket: str = "bucket") -> bytes:
+    async def get(self, key: str, *, bucket: BucketName = "bucket") -> bytes:
         reader = await self.objects.open(bucket, key, self.objects.lookup(bucket, key))
         try:
             return read(reader)

@@ -133,7 +133,7 @@ async def head_bucket(call: Call) -> Reply:
 
 
 async def delete_bucket(call: Call) -> Reply:
-    await call.objects.delete_bucket(call.bucket)
+    await call.objects.delete_bucket(call.objects.bucket(call.bucket))
     return Reply(204)
 
 

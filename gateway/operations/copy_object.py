@@ -70,7 +70,7 @@ async def copy_object(call: Call) -> Reply:
     finally:
         reader.close()
     made = await call.objects.publish(
-        call.bucket,
+        bucket,
         call.key,
         payload=ingested.payload,
         etag=etag_of(ingested),

@@ -19,13 +19,13 @@ async def delete_object(call: Call) -> Reply:
     """204 also when there is no such object, or no such version of it."""
     version_id = call.request.target.get("versionId")
     headers = {}
+    bucket = call.objects.bucket(call.bucket)
     if version_id is not None:
         headers["x-amz-version-id"] = version_id
         if not check_version_id(version_id):
-            call.objects.bucket(call.bucket)
             return Reply(204, headers)
     condition = write_condition(call.request.headers) if IF_MATCH in call.request.headers else None
-    await call.objects.delete(call.bucket, call.key, condition)
+    await call.objects.delete(bucket, call.key, condition)
     return Reply(204, headers)
 
 
@@ -33,7 +33,7 @@ async def delete_objects(call: Call) -> Reply:
     claims = Claims.from_headers(call.request.headers)
     if claims.md5 is None and not claims.checksums and not claims.trailer:
         raise S3Error("InvalidRequest", "Missing required header for this request: Content-MD5")
-    call.objects.bucket(call.bucket)
+    bucket = call.objects.bucket(call.bucket)
     request = await read(read_delete, await call.body.read_document(_DOCUMENT_LIMIT))
 
     refused: dict[int, S3Error] = {}
@@ -46,7 +46,7 @@ async def delete_objects(call: Call) -> Reply:
             refused[index] = error
     conditions = [_condition(request.objects[index]) for index in chosen]
     keys = [request.objects[index].key for index in chosen]
-    outcomes = await call.objects.delete_many(call.bucket, keys, conditions if any(conditions) else ())
+    outcomes = await call.objects.delete_many(bucket, keys, conditions if any(conditions) else ())
     for index, outcome in zip(chosen, outcomes, strict=True):
         if outcome is not None and not isinstance(outcome, ObjectNotFound):
             refused[index] = _failure(outcome)

@@ -37,7 +37,7 @@ async def create_multipart_upload(call: Call) -> Reply:
     if algorithm and not kind:
         kind = default_kind(algorithm)
     upload = await call.objects.create_upload(
-        call.bucket,
+        call.objects.bucket(call.bucket),
         call.key,
         initiator=call.principal.id,
         attributes=attributes,

@@ -26,7 +26,7 @@ async def put_object(call: Call) -> Reply:
         algorithms=ALGORITHM_SETS[algorithm], durability=bucket.durability, md5=wants_md5(bucket)
     )
     version = await call.objects.publish(
-        call.bucket,
+        bucket,
         call.key,
         payload=ingested.payload,
         etag=etag_of(ingested),

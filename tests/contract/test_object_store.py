@@ -53,6 +53,28 @@ async def test_a_bucket_is_made_once(store: StoreUnderTest) -> None:
     assert store.objects.bucket("bucket").owner == "tester"
 
 
+async def test_a_bucket_made_again_is_not_the_one_that_was_decided_about(store: StoreUnderTest) -> None:
+    """Another process deletes the bucket, and another account takes its name, while a request is under way."""
+    before = store.objects.bucket("bucket")
+    await store.objects.delete_bucket("bucket")
+    await store.objects.create_bucket("bucket", owner="another")
+    await store.put("theirs", b"x")
+    for size in (100, 20 * KIB):
+        with pytest.raises(BucketNotFound):
+            await store.put("key", bytes(size), bucket=before)
+    with pytest.raises(BucketNotFound):
+        await store.objects.delete(before, "theirs")
+    with pytest.raises(BucketNotFound):
+        await store.objects.delete_many(before, ["theirs"])
+    with pytest.raises(BucketNotFound):
+        await store.objects.delete_bucket(before)
+    with pytest.raises(BucketNotFound):
+        await store.create_upload("key", bucket=before)
+    await store.objects.close()
+    assert store.files() == set()
+    assert [version.key for version in store.objects.list_objects("bucket").versions] == ["theirs"]
+
+
 async def test_a_bucket_with_objects_is_not_deleted(store: StoreUnderTest) -> None:
     await store.put("key", b"x")
     with pytest.raises(BucketNotEmpty):
@@ -74,7 +96,7 @@ async def test_a_bucket_made_again_holds_nothing(store: StoreUnderTest) -> None:
 async def test_a_bucket_with_very_many_parts_is_deleted_in_steps(
     store: StoreUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("s3verbs.storage.objects.ABORTED_ROWS", 3)
+    monkeypatch.setattr("s3verbs.storage.buckets.ABORTED_ROWS", 3)
     for key in ("a", "b", "k" * 600):
         upload = await store.create_upload(key)
         for number in range(1, 4):

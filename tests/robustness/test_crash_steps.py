@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from s3verbs.storage.errors import ObjectNotFound, StorageFull
-from s3verbs.storage.memory import Crash
+from s3verbs.storage.faults import Crash
 from s3verbs.storage.metadata import Table
 from tests.storage_fixtures import MemoryStoreUnderTest, memory_store_fixture  # noqa: F401
 

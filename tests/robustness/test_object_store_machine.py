@@ -33,7 +33,7 @@ from s3verbs.storage.errors import (
     StorageError,
     UploadNotFound,
 )
-from s3verbs.storage.memory import STEPS, Crash
+from s3verbs.storage.faults import STEPS, Crash
 from s3verbs.storage.metadata import Table
 from s3verbs.storage.model import CompletedPart, Part, Payload, WriteCondition
 from s3verbs.storage.objects import ObjectReader

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -259,6 +260,59 @@ def test_pages_of_uploads_together_hold_every_upload_once(names: list[str], deli
         marker = (listing.next_key_marker, listing.next_upload_id_marker)
     assert seen == [entry for entry in made if not delimiter or delimiter not in entry[0]]
     assert prefixes == sorted(set(prefixes), key=str.encode)
+
+
+# -- long keys --
+
+HEADS = ["h" * 449, "h" * 450, "h/" * 224 + "hh", "字" * 150, "\x00" * 230, "\x00" * 224 + "/", "h" * 448 + "é"]
+TAILS = ["", "a", "b", "/", "//", "é", "🙂", "\x00", "z" * 30]
+
+
+def long_names(chance: Random) -> list[str]:
+    """Keys around and above 450 bytes, raw or escaped, in few groups, with delimiters before, at and after the cut."""
+    heads = chance.sample(HEADS, 2)
+    names = set()
+    for _ in range(chance.randint(1, 60)):
+        names.add(chance.choice(heads) + "".join(chance.choices(TAILS, k=chance.randint(0, 5))))
+    return sorted(names, key=str.encode)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_long_keys_are_listed_as_a_sorted_list_would_be(seed: int) -> None:
+    chance = Random(seed)
+    names = long_names(chance)
+    objects, (uploads, _) = with_objects(set(names)), with_uploads(names)
+    for _ in range(12):
+        name = chance.choice(names)
+        prefix = name[: chance.choice([0, len(name) - 1, len(name), 450, 449])]
+        delimiter = chance.choice(["", "/", "//", "a", "é", "\x00"])
+        after = chance.choice(["", chance.choice(names), name[: len(name) - 1], name + "a"])
+        limit = chance.randint(1, 7)
+        wanted = entries(set(names), prefix, delimiter)
+        wanted = wanted[bisect_right(wanted, after.encode(), key=str.encode) :]
+        seen_objects: list[str] = []
+        seen_uploads: list[str] = []
+        at, more = after, True
+        while more:
+            listing = page(objects, prefix, delimiter, at, limit)
+            seen_objects += merged(listing)
+            at, more = listing.next_marker, listing.truncated
+        key_marker, id_marker, more = after, "", True
+        while more:
+            with uploads.read() as transaction:
+                found = list_uploads(
+                    transaction,
+                    BUCKET,
+                    prefix=prefix,
+                    delimiter=delimiter,
+                    key_marker=key_marker,
+                    upload_id_marker=id_marker,
+                    limit=limit,
+                )
+            seen_uploads += merged(found)
+            key_marker, id_marker, more = found.next_key_marker, found.next_upload_id_marker, found.truncated
+        assert seen_objects == wanted
+        assert seen_uploads == wanted
 
 
 # -- buckets --

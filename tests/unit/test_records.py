@@ -36,7 +36,7 @@ CHECKSUM = st.none() | st.builds(
 )
 FILE = st.builds(FilePayload, IDS, st.integers(0, 65535), U64, U64)
 PAYLOAD = FILE | st.builds(InlinePayload, IDS, st.integers(0, 16384))
-PART = st.builds(Part, st.integers(0, 10000), PAYLOAD, ETAG, U64, CHECKSUM)
+PART = st.builds(Part, st.integers(0, 10000), PAYLOAD, ETAG, U64, CHECKSUM, st.integers(0, 2**32 - 1))
 MAP = st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=4)
 ATTRIBUTES = st.builds(Attributes, MAP | st.just({"x-amz-storage-class": "GLACIER"}), MAP, MAP)
 VERSION = st.builds(
@@ -207,3 +207,17 @@ def test_a_record_that_is_cut_off_is_refused(decode: Decoder, record: bytes) -> 
 def test_a_version_that_has_no_record_is_refused(version: Version) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  UnicodeEncodeError is one too.
         records.encode_version(version)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(PART, max_size=6))
+def test_a_run_of_part_records_is_each_of_them(parts: list[Part]) -> None:
+    encoded = [records.encode_part(part) for part in parts]
+    assert records.decode_part_run(encoded) == [records.decode_part(record) for record in encoded]
+
+
+def test_a_run_with_a_damaged_part_is_refused() -> None:
+    whole = records.encode_part(Part(1, FilePayload(bytes(16), 0, 2, 3), "e", 1))
+    for damaged in (b"", whole[:-1], whole[:30], whole + b"x", b"\x02" + whole[1:]):
+        with pytest.raises(StoreUnusable):
+            records.decode_part_run([whole, damaged, whole])

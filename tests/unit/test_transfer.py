@@ -16,7 +16,8 @@ from s3verbs.gateway.checksums import Digests
 from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.transfer import deliver, ingest
 from s3verbs.storage.errors import StorageFull
-from s3verbs.storage.memory import Faults, MemoryDisk, MemoryMetadataStore, MemoryPayloadStore
+from s3verbs.storage.faults import Faults
+from s3verbs.storage.memory import MemoryDisk, MemoryMetadataStore, MemoryPayloadStore
 from s3verbs.storage.model import BLOCK_SIZE, INLINE_LIMIT, Attributes, Durability, FilePayload, InlinePayload, Payload
 from s3verbs.storage.objects import ObjectStore
 

@@ -1,9 +1,11 @@
 import hashlib
+from typing import Any
 
 import pytest
 
+from s3verbs.gateway.transfer import Ingested
 from s3verbs.storage.model import Durability, FilePayload
-from tests.unit.operations.endpoint import Endpoint, b64, md5_hex, sha256_b64
+from tests.unit.operations.endpoint import OTHER, OWNER, Body, Endpoint, MemoryIngest, b64, md5_hex, sha256_b64
 
 DATA = b"0123456789" * 5000
 
@@ -123,3 +125,42 @@ async def test_the_etag_in_a_relaxed_bucket_is_no_md5_unless_the_client_sent_one
     claimed = {"content-md5": b64(hashlib.md5(b"123456789").digest())}
     reply = await endpoint.run("PutObject", "cache", "key", body=b"123456789", headers=claimed)
     assert reply.headers["ETag"] == '"25f9e794323b453885f5181f1b624d0b"'
+
+
+@pytest.mark.parametrize("name", ["PutObject", "CopyObject", "DeleteObjects"])
+async def test_a_bucket_that_another_account_made_meanwhile_is_not_touched(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """While the body comes in, another process deletes the bucket and makes it again for another account."""
+    await endpoint.objects.create_bucket("source", owner=OWNER.id)
+    await endpoint.run("PutObject", "source", "key", body=DATA)
+
+    async def swap() -> None:
+        await endpoint.objects.delete_bucket("bucket")
+        await endpoint.objects.create_bucket("bucket", owner=OTHER.id)
+        await endpoint.put("theirs", b"x")
+
+    ingest, read_document = MemoryIngest.__call__, Body.read_document
+    swapping = iter((True,))
+
+    async def slow_ingest(self: MemoryIngest, **options: Any) -> Ingested:
+        if next(swapping, False):
+            await swap()
+        return await ingest(self, **options)
+
+    async def slow_document(self: Body, limit: int, *, checksums: bool = True) -> bytes:
+        await swap()
+        return await read_document(self, limit, checksums=checksums)
+
+    monkeypatch.setattr(MemoryIngest, "__call__", slow_ingest)
+    monkeypatch.setattr(Body, "read_document", slow_document)
+    deletion = b"<Delete><Object><Key>theirs</Key></Object></Delete>"
+    body, headers = {
+        "PutObject": (DATA, {}),
+        "CopyObject": (b"", {"x-amz-copy-source": "source/key"}),
+        "DeleteObjects": (deletion, {"content-md5": b64(hashlib.md5(deletion).digest())}),
+    }[name]
+    await endpoint.fails(
+        "NoSuchBucket", name, "bucket", "" if name == "DeleteObjects" else "key", body=body, headers=headers
+    )
+    assert [version.key for version in endpoint.objects.list_objects("bucket").versions] == ["theirs"]
