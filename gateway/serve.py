@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import resource
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -225,4 +226,9 @@ def _in_child(work: Callable[[], dict[str, str]]) -> dict[str, str]:
     if code == 0:
         result: dict[str, str] = json.loads(answer_bytes)
         return result
+    if code < 0:
+        raise StartError(
+            f"start-up was ended by {signal.Signals(-code).name}; SIGBUS comes of a file in the data directory that is "
+            "shorter than it was: restore it from a backup"
+        )
     raise StartError(answer_bytes.decode() or "start-up failed; the reason is above")

@@ -24,6 +24,9 @@ LINGER_SECONDS = 3.0
 HALF_CLOSED_SECONDS = 0.1
 """How often a connection that is closed on the client's side is looked at."""
 
+QUIET_SECONDS = 1.0
+"""A client that sent nothing for so long is taken to be idle when the server stops."""
+
 MAX_HEADERS = 128
 
 MAX_HEAD = 64 * 1024
@@ -68,6 +71,7 @@ class Connection(RequestHandler):
         "_lent",
         "_limits",
         "_listener",
+        "_made",
         "_refuse",
         "half_closed",
         "remote",
@@ -95,6 +99,7 @@ class Connection(RequestHandler):
         self._head_bytes = 0
         self._lent: StreamReader | None = None
         self._dropping = 0
+        self._made = loop.time()
         self.remote = ""
         self.secure = False
         self.half_closed = False
@@ -223,6 +228,10 @@ class Connection(RequestHandler):
         waiter = self._waiter
         return not self._messages and (self._request_count == 0 or (waiter is not None and not waiter.done()))
 
+    def quiet_seconds(self) -> float:
+        """How long ago the connection was made or its last response was sent."""
+        return self._loop.time() - max(self._made, self._next_keepalive_close_time - self._keepalive_timeout)
+
     def fail_broken_body(self, request: web.BaseRequest) -> None:
         """Let the reader of a body know that the rest will not come.
 
@@ -303,12 +312,17 @@ class Listener(web.Server):
             self._on_closed()
 
     async def drain(self, seconds: float) -> int:
-        """Close idle connections at once and the others after their response, or after so many seconds; the count
-        of those cut. aiohttp's own shutdown drops the rest of a body that is being read, so it comes only last."""
+        """Close connections that have been quiet for a while, and the others after their next response, or all after
+        so many seconds; the count of those cut.
+
+        A connection is not closed under a client that may be sending its next request at this moment: some clients
+        cannot send a chunked body a second time. aiohttp's own shutdown drops the rest of a body that is being read,
+        so it comes only last.
+        """
         self.draining = True
         deadline = self._loop.time() + seconds
         while self.open:
-            for connection in [each for each in self.open if each.idle]:
+            for connection in [each for each in self.open if each.idle and each.quiet_seconds() >= QUIET_SECONDS]:
                 connection.force_close()
             if self._loop.time() >= deadline:
                 break

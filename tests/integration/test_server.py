@@ -180,6 +180,19 @@ def test_a_stop_lets_requests_finish(tmp_path: Path) -> None:
         busy.close()
 
 
+def test_a_stop_lets_a_busy_client_finish_its_request_and_tells_it_to_go(tmp_path: Path) -> None:
+    """The request after the signal is answered, not reset: the client cannot know of the stop before."""
+    with Endpoint(tmp_path) as endpoint, endpoint.connect() as wire:
+        assert wire.request("GET", "/").status == 200
+        endpoint.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        response = wire.request("PUT", f"/{BUCKET}/after", b"l" * 500_000)
+        assert response.status == 200
+        assert not response.keeps_alive
+        assert wire.closed()
+        assert endpoint.process.wait(10) == 0
+
+
 def test_a_stop_cuts_what_does_not_finish_in_time(tmp_path: Path) -> None:
     with Endpoint(tmp_path, "--drain-timeout", "0.5") as endpoint, endpoint.connect() as wire:
         wire.send(wire.signed("PUT", f"/{BUCKET}/never", b"l" * 500_000)[:300_000])

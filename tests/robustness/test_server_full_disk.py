@@ -23,10 +23,13 @@ def free(disk: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def _mount(*arguments: str) -> None:
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"needs root to mount a file system: {done.stderr.strip()}")
+def _run(*command: str) -> None:
+    try:
+        subprocess.run(command, capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        pytest.skip(f"needs root to mount a file system, and {command[0]}")
+    except subprocess.CalledProcessError as failure:
+        pytest.skip(f"needs root to mount a file system: {failure.stderr.strip()}")
 
 
 Disk = Callable[..., Path]
@@ -41,9 +44,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         point = tmp_path / f"disk{len(mounted)}"
         point.mkdir()
         if kind == "tmpfs":
-            _mount(
-                "-t", "tmpfs", "-o", f"size={size}" + (f",nr_inodes={inodes}" if inodes else ""), "tmpfs", str(point)
-            )
+            _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(point))
         else:
             mkfs = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
             if mkfs is None:
@@ -52,8 +53,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
             with image.open("wb") as file:
                 file.truncate(size)
             options = ["-N", str(inodes)] if inodes else []
-            subprocess.run([mkfs, "-q", "-F", "-m", "0", *options, str(image)], check=True)
-            _mount("-o", "loop", str(image), str(point))
+            _run(mkfs, "-q", "-F", "-m", "0", *options, str(image))
+            _run("mount", "-o", "loop", str(image), str(point))
         mounted.append(point)
         return point
 
@@ -87,8 +88,11 @@ def is_full(response: Response) -> bool:
     )
 
 
-@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
-@pytest.mark.parametrize("size", [300_000, 3 * MIB], ids=["drained", "too large to drain"])
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [("ext4", 300_000), ("tmpfs", 3 * MIB)],
+    ids=["ext4, a body that is drained", "tmpfs, a body too large to drain"],
+)
 def test_a_full_disk_answers_507_and_deleting_makes_room_again(disk: Disk, kind: str, size: int) -> None:
     point = disk(kind, 64 * MIB)
     with serving(point / "data") as endpoint:
@@ -152,7 +156,7 @@ def _take_the_rest(point: Path) -> None:
 
 
 def test_small_objects_fill_a_disk_to_507_and_can_be_deleted_at_100_percent(disk: Disk) -> None:
-    point = disk("ext4", 30 * MIB)
+    point = disk("ext4", 26 * MIB)
     with serving(point / "data", "--map-bytes", "16MiB") as endpoint, endpoint.connect() as wire:
         stored, refusal = fill(wire, 16_000)
         assert is_full(refusal)
@@ -214,13 +218,13 @@ def test_an_upload_whose_parts_fit_completes_on_a_full_disk(disk: Disk) -> None:
 
 
 def test_the_metadata_map_grows_under_load_of_two_workers(tmp_path: Path) -> None:
-    """16 MiB at first, 50 MiB of inline objects: it doubles twice while both workers write."""
+    """16 MiB at first, 34 MiB of inline objects: it doubles twice while both workers write."""
     refusals: list[str] = []
     stored: dict[str, Value] = {}
 
     def write(number: int) -> None:
         with endpoint.connect() as wire:
-            for index in range(500):
+            for index in range(350):
                 key, value = f"g{number}/{index:04d}", Value(number * 1000 + index, (16_384,))
                 response = wire.request("PUT", f"/{BUCKET}/{key}", value.body, x_amz_content_sha256="UNSIGNED-PAYLOAD")
                 if response.status != 200:
@@ -234,7 +238,7 @@ def test_the_metadata_map_grows_under_load_of_two_workers(tmp_path: Path) -> Non
         for thread in threads:
             thread.join()
         assert not refusals
-        assert (tmp_path / "data" / "metadata" / "data.mdb").stat().st_size > 48 * MIB
+        assert (tmp_path / "data" / "metadata" / "data.mdb").stat().st_size > 32 * MIB
         with endpoint.connect() as wire:
             assert listed(wire).keys() == stored.keys()
             for key in list(stored)[::97]:

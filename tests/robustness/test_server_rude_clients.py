@@ -18,7 +18,7 @@ from tests.robustness.server_state import open_files, resident, wait_until
 
 MIB = 1 << 20
 BIG = f"/{BUCKET}/big"
-BODY_TIMEOUT = 1
+BODY_TIMEOUT = 2
 BUFFERS = 8
 """The pool of the one worker below, in buffers of 1 MiB."""
 
@@ -119,8 +119,8 @@ def test_bodies_that_come_a_byte_at_a_time_are_cut(endpoint: Endpoint) -> None:
 
 
 def test_a_slow_network_is_not_cut(endpoint: Endpoint) -> None:
-    """50 kB/s for three times the timeout."""
-    body = POOL[:300_000]
+    """50 kB/s for twice the timeout."""
+    body = POOL[:200_000]
     with begin_put(endpoint, "slow-network", len(body), 0) as wire:
         for start in range(0, len(body), 10_000):
             wire.send(body[start : start + 10_000])
