@@ -8,7 +8,7 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -20,6 +20,7 @@ from s3verbs.storage.lmdb_environment import NO_ROOM, LmdbEnvironment, error_num
 from s3verbs.storage.lmdb_transaction import LmdbReadTransaction, LmdbWriteTransaction
 from s3verbs.storage.metadata import WriteTransaction
 from s3verbs.storage.writer import Change, GroupCommitter
+from s3verbs.storage.writer_turn import WriterTurn
 
 T = TypeVar("T")
 
@@ -47,7 +48,8 @@ class LmdbMetadataStore:
         self._environment = LmdbEnvironment(path, map_bytes=map_bytes, read_only=read_only, max_readers=max_readers)
         self._reserve = DiskReserve(path, 0 if read_only else reserve_bytes, reusable=self._environment.reusable_bytes)
         self._reserve.refill()
-        self._committer = GroupCommitter(self._commit)
+        self._turn = None if read_only else WriterTurn.open(path)
+        self._committer = GroupCommitter(self._commit, self._turn.taken if self._turn else nullcontext)
         self._writing = threading.Lock()
         self._readers_checked_at = time.monotonic()
         self.commits = 0
@@ -72,6 +74,9 @@ class LmdbMetadataStore:
     def close(self) -> None:
         self._committer.close()
         self._environment.close()
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
 
     # -- committing: on the writer thread, or the caller's of write_now --
 

@@ -2,12 +2,14 @@
 
 One writer thread per process takes what is queued, up to `MAX_GROUP` changes, has it committed together, and wakes the
 awaiting tasks of each event loop with one call. It never waits for a group to fill: with one writer a group is one
-change, and the longer a commit takes, the more changes share the next.
+change, and the longer a commit takes, the more changes share the next. A group is closed only when it is this process's
+turn to commit: what arrives while another process commits is in it.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -43,8 +45,14 @@ class GroupCommitter:
     which it should not, all of its changes fail with that. The thread is started by the first change.
     """
 
-    def __init__(self, commit: Callable[[Sequence[Change]], None]) -> None:
+    def __init__(
+        self,
+        commit: Callable[[Sequence[Change]], None],
+        turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """`turn` is entered for each group, before it is closed, until it is committed."""
         self._commit = commit
+        self._turn = turn
         self._queue: SimpleQueue[Change | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -78,20 +86,22 @@ class GroupCommitter:
     def _work(self) -> None:
         last = False
         while not last:
-            group, last = self._take()
-            if not group:
-                continue
-            try:
-                self._commit(group)
-            except BaseException as failure:  # noqa: BLE001  The thread outlives whatever a change or a commit raises.
-                for change in group:
-                    change.error = failure
+            first = self._queue.get()
+            if first is None:
+                return
+            with self._turn():
+                group, last = self._take(first)
+                try:
+                    self._commit(group)
+                except BaseException as failure:  # noqa: BLE001  The thread outlives whatever is raised.
+                    for change in group:
+                        change.error = failure
             _wake(group)
 
-    def _take(self) -> tuple[list[Change], bool]:
-        """Waits for a change; then all that are queued, and whether the queue has ended."""
+    def _take(self, first: Change) -> tuple[list[Change], bool]:
+        """`first` and all that are queued behind it, and whether the queue has ended."""
         group: list[Change] = []
-        item = self._queue.get()
+        item: Change | None = first
         while item is not None:
             group.append(item)
             if len(group) == MAX_GROUP:

@@ -277,7 +277,7 @@ def test_the_lock_file_has_no_holes(store: LmdbMetadataStore) -> None:
 
 def test_nobody_but_the_owner_may_read_the_files(store: LmdbMetadataStore) -> None:
     path = store._environment.path
-    assert [oct(file.stat().st_mode & 0o077) for file in (path, *path.iterdir())] == ["0o0"] * 3
+    assert [oct(file.stat().st_mode & 0o077) for file in (path, *path.iterdir())] == ["0o0"] * 4
 
 
 def test_opening_waits_for_another_process_that_opens(tmp_path: Path) -> None:
