@@ -164,10 +164,8 @@ class Connection(RequestHandler):
                 return
         request, waiter = self._current_request, self._waiter
         # The first bytes can be here before aiohttp's task has begun to wait for them.
-        if request is None:
-            in_head = waiter is not None or self._request_count == 0
-        else:
-            in_head = request.content.is_eof()
+        awaited = waiter is not None or self._request_count == 0
+        in_head = awaited if request is None else request.content.is_eof()
         super().data_received(data)
         if self._request_count == 0 or (waiter is not None and not waiter.done()):
             # Part of a head: the rest must come in time, however slowly it trickles.
