@@ -39,6 +39,31 @@ class PayloadSource(Protocol):
         wrongly signed stream; after that the source is dead."""
 
 
+class Chunk(Protocol):
+    """`view` is the caller's until `release`; no thread may use it after that."""
+
+    @property
+    def view(self) -> memoryview: ...
+
+    def release(self) -> None: ...
+
+
+class ChunkSource(Protocol):
+    """A payload that comes in buffers of its own, several of them on their way at a time: RDMA READ.
+
+    `length` as in PayloadSource. Every chunk but the last has BLOCK_SIZE bytes.
+    """
+
+    @property
+    def length(self) -> int: ...
+
+    async def next(self) -> Chunk | None:
+        """The next chunk in order, None after the last. Raises RdmaError; after that the source is dead."""
+
+    async def close(self) -> None:
+        """Stop what is on its way. On return nothing is, and every chunk that was not handed out is released."""
+
+
 class PayloadSink(Protocol):
     """Where an object's bytes go. `committed` is set once the client may have seen a byte: an error after that cannot
     become an S3 error any more."""

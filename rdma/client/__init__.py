@@ -1,0 +1,1 @@
+"""RDMA for S3 from the client: register memory, put from it, get into it."""

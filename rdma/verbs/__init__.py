@@ -1,0 +1,1 @@
+"""RoCE verbs: reliable connections on any device, dynamic connections on mlx5."""
