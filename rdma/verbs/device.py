@@ -219,9 +219,10 @@ def _port(device: Device, port: Port, pin: Pin, netdevs: Mapping[str, Netdev]) -
         return None, "no RoCE v2 GID with an address: " + ("; ".join(problems) or "the GID table is empty")
     usable.sort(key=lambda entry: _rank(entry, netdevs))
     best, *others = usable
-    text = f"GID {_named(best)}: first of IPv4 before IPv6, plain interfaces before VLANs, lower index"
-    if others:
-        text += f"; also there, by pinning: {', '.join(_named(entry) for entry in others)}"
+    if not others:
+        return _rail(device, port, best, netdevs), f"GID {_named(best)}: the only RoCE v2 address"
+    rule = "IPv4 goes before IPv6, a plain interface before a VLAN, then the lower index"
+    text = f"GID {_named(best)}: {rule}; by pinning also {', '.join(_named(entry) for entry in others)}"
     return _rail(device, port, best, netdevs), text
 
 
