@@ -155,6 +155,10 @@ class LoopbackFabric:
     def transports(self) -> frozenset[Transport]:
         return self._transports
 
+    @property
+    def connections(self) -> int:
+        return 0
+
     async def open(self, token: Token) -> "LoopbackRegion":
         if self._closed:
             self.misuse("open after the fabric's close")
