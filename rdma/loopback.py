@@ -162,7 +162,7 @@ class LoopbackFabric:
     async def open(self, token: Token) -> "LoopbackRegion":
         if self._closed:
             self.misuse("open after the fabric's close")
-        await self.suffer("open")
+        await suffer(self.faults.reach("open"))
         if token.transport not in self._transports:
             raise Declined(Decline.NO_TRANSPORT)
         if not self.memory.knows(token):
@@ -191,21 +191,6 @@ class LoopbackFabric:
     def misuse(self, text: str) -> NoReturn:
         self._misuses.append(LoopbackMisuse(text))
         raise self._misuses[-1]
-
-    async def suffer(self, step: Step) -> None:
-        """Whatever is to happen at this step."""
-        fault = self.faults.reach(step)
-        if fault is None:
-            return
-        if fault.delay:
-            await asyncio.sleep(fault.delay)
-        if fault.hang:
-            try:
-                await asyncio.get_running_loop().create_future()
-            finally:
-                await _shielded_pause(fault.flush)
-        if fault.error is not None:
-            raise fault.error()
 
     async def turns(self) -> None:
         for _ in range(self._random.randrange(8) if self._random is not None else 1):
@@ -247,13 +232,14 @@ class LoopbackRegion:
         self._closed = True
         await self._quiet.wait()
         self._fabric.open_regions -= 1
-        await self._fabric.suffer("close")
+        await suffer(self._fabric.faults.reach("close"))
 
     async def _transfer(
         self, step: Literal["read", "write"], offset: int, buffer: RegisteredBuffer, length: int, start: int
     ) -> None:
         self._check(step, offset, buffer, length, start)
         fabric = self._fabric
+        fault = fabric.faults.reach(step)
         lease = _lease(buffer)
         fabric.in_use[buffer.address] = -1 if step == "read" else fabric.in_use.get(buffer.address, 0) + 1
         self._running += 1
@@ -265,7 +251,7 @@ class LoopbackRegion:
             half = length // 2
             into[:half] = data[:half]
             await fabric.turns()
-            await fabric.suffer(step)
+            await suffer(fault)
             into[half:] = data[half:]
             fabric.moved += length
         finally:
@@ -293,6 +279,20 @@ class LoopbackRegion:
         users = self._fabric.in_use.get(buffer.address, 0)
         if users < 0 or (users and step == "read"):
             misuse(f"{step} with a buffer that another transfer uses")
+
+
+async def suffer(fault: Fault | None) -> None:
+    if fault is None:
+        return
+    if fault.delay:
+        await asyncio.sleep(fault.delay)
+    if fault.hang:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await _shielded_pause(fault.flush)
+    if fault.error is not None:
+        raise fault.error()
 
 
 def _lease(buffer: RegisteredBuffer) -> int | None:
