@@ -1,7 +1,7 @@
 """One keep-alive HTTP/1.1 connection, for small control requests at little cost and bodies straight from and to memory.
 
-For a request without a body, system calls included, http.client takes 7 times the CPU time of this, urllib3 13 times. It
-reads all of HTTP/1.1 that a server may answer: 1xx, Content-Length, chunked, until the end of the connection.
+For a request without a body, system calls included, http.client takes 7 times the CPU time of this, urllib3 13 times.
+It reads all of HTTP/1.1 that a server may answer: 1xx, Content-Length, chunked, until the end of the connection.
 Requests through a proxy go to `proxied`.
 """
 

@@ -167,9 +167,9 @@ class Control:
         self._pool = ConnectionPool(self.host, self.port, context)
         self._proxied: ProxiedRoute | None = None
         if proxy is not None:
-            from s3verbs.rdma.client.proxied import ProxiedRoute
+            from s3verbs.rdma.client import proxied
 
-            self._proxied = ProxiedRoute(parts.scheme, self.host, self.port, proxy, context)
+            self._proxied = proxied.ProxiedRoute(parts.scheme, self.host, self.port, proxy, context)
 
     def exchange(self, call: Call, deadline: float, cancel: Cancel | None = None) -> Answer:
         """Send it and read the answer's head. Raises NotSent, Broken, BadAnswer, Cancelled."""
