@@ -5,6 +5,7 @@ It reads all of HTTP/1.1 that a server may answer: 1xx, Content-Length, chunked,
 Requests through a proxy go to `proxied`.
 """
 
+import re
 import select
 import socket
 import time
@@ -13,6 +14,7 @@ from typing import Protocol
 
 from s3verbs.rdma.client.errors import BadAnswer
 
+_STATUS_LINE = re.compile(r"HTTP/1\.[0-9] [1-9][0-9]{2}(?: |$)")
 _HEAD_LIMIT = 64 << 10
 _RECEIVE = 64 << 10
 _SEND = 1 << 20
@@ -187,7 +189,7 @@ def _parse(head: bytes) -> tuple[int, dict[str, str], bool]:
     """Status, headers, whether the connection stays open."""
     lines = head.decode("latin-1").split("\r\n")
     first = lines[0]
-    if first[:7] != "HTTP/1." or len(first) < 12 or not first[9:12].isdecimal() or first[8] != " ":
+    if _STATUS_LINE.match(first) is None:
         raise BadAnswer("the answer is not HTTP/1.1")
     headers: dict[str, str] = {}
     for line in lines[1:]:
