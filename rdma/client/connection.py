@@ -8,6 +8,7 @@ Requests through a proxy go to `proxied`.
 import re
 import select
 import socket
+import ssl
 import time
 from collections.abc import Iterable
 from typing import Protocol
@@ -77,8 +78,12 @@ class Connection:
         self._sock = sock
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
+        self._duplex = select.poll()
+        self._duplex.register(sock, select.POLLIN | select.POLLOUT)
+        # On TLS, what can be received may be the protocol's own.
+        self._watches = not isinstance(sock, ssl.SSLSocket)
+        self._keeps_alive = True
         self.idle_since = 0.0
-        self.used = False
         self.pending = b""
         """Bytes that were received after the last head or chunk."""
 
@@ -94,14 +99,13 @@ class Connection:
             sent = sock.send(head)
         except OSError as error:
             raise NotSent(f"sending: {error}", timeout=isinstance(error, TimeoutError)) from error
-        self.used = True
         try:
             if sent < len(head):
                 sock.sendall(head[sent:])
             for view in body:
-                for start in range(0, len(view), _SEND):
-                    sock.settimeout(time_left(deadline))
-                    sock.sendall(view[start : start + _SEND])
+                if not self._send_body(view, deadline):
+                    self._keeps_alive = False
+                    return
         except TimeoutError as error:
             raise Broken("the time was up while the request was sent", timeout=True) from error
         except OSError as error:
@@ -115,7 +119,7 @@ class Connection:
             head = self._head(deadline)
             status, headers, keeps_alive = _parse(head)
             if status >= 200:
-                return SocketResponse(self, method, status, headers, keeps_alive)
+                return SocketResponse(self, method, status, headers, keeps_alive and self._keeps_alive)
             if status == 101:
                 raise BadAnswer("the server switches protocols")
 
@@ -159,6 +163,26 @@ class Connection:
                 raise BadAnswer("a line of the body's framing is too long")
         line, _, self.pending = data.partition(b"\n")
         return line.rstrip(b"\r")
+
+    def _send_body(self, view: memoryview, deadline: float) -> bool:
+        """False when the server has answered before it read all, and does not want the rest."""
+        sock = self._sock
+        at = 0
+        while at < len(view):
+            left = time_left(deadline)
+            if self._watches:
+                self._duplex.poll(1000 * left)
+                if self._poll.poll(0) and self._is_final_answer():
+                    return False
+            sock.settimeout(left)
+            at += sock.send(view[at : at + _SEND])
+        return True
+
+    def _is_final_answer(self) -> bool:
+        self.pending += self._sock.recv(_RECEIVE)
+        # 100 Continue comes without being asked for from some; after one, nothing more is looked for.
+        self._watches = False
+        return not re.match(rb"HTTP/1\.[0-9] 1", self.pending)
 
     def abort(self) -> None:
         """Another thread's: whoever waits on this connection gets Broken at once."""
