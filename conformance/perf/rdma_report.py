@@ -23,7 +23,7 @@ def _cell(results: Rows, **where: Any) -> Rows:
 
 
 def _median(rows: Rows, field: str) -> float:
-    return statistics.median(row[field] for row in rows)
+    return float(statistics.median(row[field] for row in rows))
 
 
 def _spread(rows: Rows) -> str:

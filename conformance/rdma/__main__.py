@@ -46,7 +46,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help=f"of {', '.join(each.name for each in DIALECTS)}, several by comma: these must be spoken",
     )
     parser.add_argument("--socket", default="", help="the server's UNIX socket for the same-host transport")
-    parser.add_argument("--rdma-device", default="", help="the device for RC (default: the first with an IPv4 GID)")
+    parser.add_argument("--rdma-address", default="", help="the RoCE address for RC (default: the first device's)")
     parser.add_argument("--select", default="", help="only cases whose name contains this")
     parser.add_argument("--quiet", action="store_true", help="print only the cases that failed")
     parser.add_argument("--insecure", action="store_true", help="do not verify the server's certificate")
@@ -61,7 +61,7 @@ def open_lane(name: str, server: Server, options: argparse.Namespace) -> Lane:
         return SameHostLane(server.host, server.port, options.socket)
     from conformance.rdma.rc import RcLane
 
-    return RcLane(options.rdma_device)
+    return RcLane(options.rdma_address)
 
 
 def _named(text: str, known: tuple[str, ...], option: str) -> list[str]:

@@ -56,10 +56,11 @@ def one_request(
 
 def moving(section: str, dialects: Iterable[Dialect], name: str, run: Callable[[Trial, Dialect], None]) -> list[Case]:
     """One row per dialect of what needs a transport."""
-    return [
-        Case(section, f"{name}, {dialect.header}", lambda trial, each=dialect: run(trial, each), dialect, moves=True)
-        for dialect in dialects
-    ]
+
+    def bound(dialect: Dialect) -> Callable[[Trial], None]:
+        return lambda trial: run(trial, dialect)
+
+    return [Case(section, f"{name}, {each.header}", bound(each), each, moves=True) for each in dialects]
 
 
 def declined(dialect: Dialect, operation: Operation) -> Expected:

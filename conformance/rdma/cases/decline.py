@@ -1,6 +1,6 @@
 """Section 5, decline: no transport for the token. Each dialect, each operation, each kind of token."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from conformance.rdma import case
 from conformance.rdma.case import Case, declined, one_request
@@ -47,7 +47,9 @@ def _missing(trial: Trial, token: str) -> None:
     Expected(404, "NoSuchKey").check(trial.send("GET", trial.key(), headers={CUOBJ.header: token}))
 
 
-_GETS = {
+_Check = Callable[[Trial, str], None]
+
+_GETS: dict[str, _Check] = {
     "GET of a range": _range,
     "GET of a part": _part_number,
     "GET of an empty object": _empty,
@@ -119,7 +121,7 @@ def _cases() -> Iterator[Case]:
     for name, check in _GETS.items():
         for extension, token in _TOKENS.items():
 
-            def run(trial: Trial, check=check, token=token) -> None:  # type: ignore[no-untyped-def]
+            def run(trial: Trial, check: _Check = check, token: str = token) -> None:
                 check(trial, token)
 
             name_of_token = _NAMES[extension]

@@ -1,6 +1,7 @@
 """Section 3: signed headers, two tokens at once, payload declarations, bodies, the agent, and who ignores a token."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from conformance.rdma import case
 from conformance.rdma.case import Case, declined, one_request
@@ -19,7 +20,7 @@ def _signing(dialect: Dialect, operation: Operation) -> Iterator[Case]:
     token = {dialect.header: _TOKEN}
     unsigned = frozenset({dialect.header})
 
-    def row(name: str, expected: Expected, **options: object) -> Case:
+    def row(name: str, expected: Expected, **options: Any) -> Case:
         return one_request(case.HEADERS, name, dialect, operation, token, expected, **options)
 
     yield row("token not signed", NOT_SIGNED, unsigned=unsigned)
@@ -41,7 +42,7 @@ def _agents(dialect: Dialect, operation: Operation) -> Iterator[Case]:
 def _bodies(dialect: Dialect, operation: Operation) -> Iterator[Case]:
     token = {dialect.header: _TOKEN}
 
-    def row(name: str, body: bytes, headers: dict[str, str], **options: object) -> Case:
+    def row(name: str, body: bytes, headers: dict[str, str], **options: Any) -> Case:
         return one_request(case.HEADERS, name, dialect, operation, headers, MALFORMED, body=body, **options)
 
     yield row("a body", b"x" * 100, token)
@@ -120,7 +121,9 @@ def _abort(trial: Trial, headers: dict[str, str]) -> None:
     _ordinary(trial.send("DELETE", key, query={"uploadId": trial.upload(key)}, headers=headers), 204)
 
 
-_OTHERS: dict[str, Callable[[Trial, dict[str, str]], None]] = {
+_Check = Callable[[Trial, dict[str, str]], None]
+
+_OTHERS: dict[str, _Check] = {
     "HeadObject": _head,
     "HeadObject of a missing key": _head_of_nothing,
     "DeleteObject": _delete,
@@ -137,7 +140,7 @@ def _ignored(dialect: Dialect) -> Iterator[Case]:
     for word, text in (("a token", _TOKEN), ("what is no token", "token")):
         for name, check in _OTHERS.items():
 
-            def run(trial: Trial, check=check, text=text) -> None:  # type: ignore[no-untyped-def]
+            def run(trial: Trial, check: _Check = check, text: str = text) -> None:
                 check(trial, {dialect.header: text})
 
             yield Case(case.HEADERS, f"{name} ignores {word}, {dialect.header}", run, dialect)

@@ -1,7 +1,7 @@
 """Section 4, PUT and UploadPart: the server pulls the payload from the client's memory. Needs a transport."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from conformance.rdma import case
@@ -17,6 +17,9 @@ _BAD_DIGEST = Expected(400, "BadDigest", {REPLY: None})
 _FAILED = Expected(412, "PreconditionFailed", {REPLY: None})
 
 
+Run = Callable[[Trial, Dialect], None]
+
+
 def _stored(trial: Trial, key: str, data: bytes, answer: Answer) -> None:
     """Raises Failed unless `answer` says that `data` moved and the object is there."""
     moved(200, len(data)).check(answer)
@@ -24,7 +27,7 @@ def _stored(trial: Trial, key: str, data: bytes, answer: Answer) -> None:
     trial.holds(key, data)
 
 
-def _whole(size: int):  # type: ignore[no-untyped-def]
+def _whole(size: int) -> Run:
     def run(trial: Trial, dialect: Dialect) -> None:
         data, key = secrets.token_bytes(size), trial.key()
         buffer = trial.buffer(size, data)
@@ -69,7 +72,7 @@ def _default_checksum(trial: Trial, dialect: Dialect) -> None:
     moved(200, len(CONTENT), x_amz_checksum_crc64nvme=value).check(answer)
 
 
-def _right_checksum(name: str):  # type: ignore[no-untyped-def]
+def _right_checksum(name: str) -> Run:
     def run(trial: Trial, dialect: Dialect) -> None:
         data, key = secrets.token_bytes(50_000), trial.key()
         value = checksum(name, data)
@@ -81,7 +84,7 @@ def _right_checksum(name: str):  # type: ignore[no-untyped-def]
     return run
 
 
-def _wrong_checksum(name: str):  # type: ignore[no-untyped-def]
+def _wrong_checksum(name: str) -> Run:
     """Nothing is stored, and an object that was there before stays as it was."""
 
     def run(trial: Trial, dialect: Dialect) -> None:
