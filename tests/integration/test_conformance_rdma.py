@@ -52,7 +52,7 @@ class Wrong(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(stored)
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer  # noqa: N815  http.server's names
 
     def log_message(self, *_: object) -> None:
         pass
@@ -88,3 +88,39 @@ def test_a_server_that_answers_200_to_everything_fails(wrong: int, tmp_path: Pat
     assert all(" ignores " in name for name in passed), passed
     assert all(row["expected"] and row["seen"] for row in failed)
     assert printed.strip().endswith("not applicable")
+
+
+def failures(report: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    fields = ("name", "transport", "expected", "seen")
+    return [tuple(row[field] for field in fields) for row in report["results"] if row["outcome"] == "failed"]
+
+
+@pytest.mark.parametrize("bucket", ["", BUCKET])
+def test_the_server_does_as_the_contract_says(bucket: str, tmp_path: Path) -> None:
+    """Every case, those that move bytes too, in a bucket of its own (strict) and in one that was there."""
+    with Endpoint(tmp_path / "data", "--rdma", "auto", workers=2) as server:
+        arguments = ["--transport", "samehost", *(["--bucket", bucket] if bucket else [])]
+        status, report, printed = conformance(server.port, tmp_path / "report.json", *arguments)
+        left = server.client().list_objects_v2(Bucket=BUCKET).get("Contents", [])
+        uploads = server.client().list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+        buckets = [each["Name"] for each in server.client().list_buckets()["Buckets"]]
+        assert not server.errors, server.errors
+    assert failures(report) == []
+    assert status == 0, printed
+    offers = report["offers"]
+    assert offers["dialects"] == {"x-amz-rdma-token": "spoken", "x-rdma-info": "spoken"}
+    assert offers["extensions"] == {"rc1": "spoken", "cma1": "spoken"}
+    assert offers["transports"]["samehost"] == "spoken"
+    assert report["summary"]["not applicable"] == 0
+    assert (left, uploads, buckets) == ([], [], [BUCKET])
+
+
+def test_a_server_with_rdma_off_declines_every_token(tmp_path: Path) -> None:
+    with Endpoint(tmp_path / "data", "--rdma", "off") as server:
+        status, report, printed = conformance(server.port, tmp_path / "report.json")
+    assert failures(report) == []
+    assert status == 0, printed
+    assert report["offers"]["dialects"] == {"x-amz-rdma-token": "spoken", "x-rdma-info": "spoken"}
+    assert report["offers"]["transports"]["samehost"] != "spoken"
+    skipped = {row["why"] for row in report["results"] if row["outcome"] == "not applicable"}
+    assert skipped == {"no transport moves bytes"}

@@ -1,4 +1,4 @@
-"""The parts of the RDMA conformance runner: its tokens against the server's own parser, what it notices, its reports."""
+"""The parts of the RDMA conformance runner: tokens against the server's own parser, what it notices, its reports."""
 
 import base64
 import json
