@@ -65,7 +65,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         default="s3verbs:Client",
         help="the RDMA client library, MODULE:CLASS (see rdma_driver.py)",
     )
-    parser.add_argument("--client-options", default="{}", help="further arguments of CLASS, a JSON object")
+    parser.add_argument(
+        "--client-options", default="", help="further arguments of CLASS, JSON (default: this transport, no fallback)"
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--durability", choices=("relaxed", "strict"), default="relaxed", help="of the bucket")
@@ -187,7 +189,9 @@ class Bench:
             "connections": connections,
             "seconds": self._options.seconds,
             "crc32": self._crc32,
-            "options": json.loads(self._options.client_options),
+            "options": json.loads(self._options.client_options)
+            if self._options.client_options
+            else {"transport": self._options.transport, "fallback": False},
         }
         name = self._options.client if client == RDMA else client
         command = [sys.executable, str(DRIVER), name]

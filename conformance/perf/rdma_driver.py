@@ -8,8 +8,8 @@ have, for GET). The answer is one JSON object: requests, errors, seconds, p50_us
 without its start), warm (requests before the clock started), crc32 (of what a PUT sends), first_error.
 
 MODULE:CLASS is a client whose payloads bypass HTTP: `CLASS(endpoint, access_key=, secret_key=, **options)` with
-`register(buffer) -> region`, `get_into(bucket, key, region)`, `put_from(bucket, key, region)` and `close()`. It must
-raise or tell (`check`) when a payload went over HTTP after all.
+`register(buffer) -> region`, `get_into(bucket, key, region)`, `put_from(bucket, key, region)` and `close()`. The job's
+options have to forbid it a fallback to HTTP.
 
 Every thread's first GET, before the clock starts, and its last one are compared with the expected content.
 """
