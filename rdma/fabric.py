@@ -72,6 +72,10 @@ class Fabric(Protocol):
     async def open(self, token: Token) -> RemoteRegion:
         """Raises Declined (no session, no route, peer not allowed, too many connections), PeerUnreachable."""
 
+    @property
+    def connections(self) -> int:
+        """Queue pairs that are connected; 0 where there are none."""
+
     def describe(self) -> str:
         """One line for the banner, /health and the log: devices, addresses."""
 
