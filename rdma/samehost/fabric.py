@@ -50,6 +50,11 @@ class SameHostFabric:
     def transports(self) -> frozenset[Transport]:
         return frozenset({Transport.SAMEHOST})
 
+    @property
+    def connections(self) -> int:
+        """None: it has no queue pairs."""
+        return 0
+
     async def open(self, token: Token) -> "SameHostRegion":
         """Raises Declined (NO_SESSION, NOT_PERMITTED, NO_TRANSPORT), RemoteAccess when the range is not inside one
         region of the session."""

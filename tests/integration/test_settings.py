@@ -332,24 +332,6 @@ def test_trusted_proxies(tmp_path: Path, trusted: str) -> None:
         assert eventually(log)[0]["remote"] == ("192.0.2.7" if believed else "127.0.0.1")
 
 
-@proves("rdma")
-def test_rdma(tmp_path: Path) -> None:
-    with Endpoint(tmp_path, "--rdma", "auto") as endpoint, endpoint.connect() as wire:
-        assert "rdma         off: this release has no RDMA transport" in endpoint.banner
-        assert wire.request("PUT", f"/{BUCKET}/k", b"bytes").status == 200
-        token = "00007f1dc46fd010:00100000:0000abcd:0000:001234:1:00000000000000000000ffff7f000001"
-        declined = wire.request("PUT", f"/{BUCKET}/k2", x_amz_rdma_token=token)
-        assert (declined.status, declined.code, declined.headers["x-amz-rdma-reply"]) == (501, "NotImplemented", "501")
-        assert wire.request("HEAD", f"/{BUCKET}/k2").status == 404
-        inline = wire.request("GET", f"/{BUCKET}/k", x_amz_rdma_token=token)
-        assert (inline.status, inline.body, inline.headers["x-amz-rdma-reply"]) == (200, b"bytes", "501")
-        accelerated = wire.request("GET", f"/{BUCKET}/k", x_rdma_info=token)
-        assert (accelerated.status, accelerated.headers["x-amz-rdma-reply"]) == (501, "501")
-    result = run("serve", "--data", str(tmp_path / "x"), "--rdma", "required")
-    assert result.returncode == 2
-    assert "no RDMA transport" in result.stderr
-
-
 def test_settings_come_from_the_environment(tmp_path: Path) -> None:
     with Endpoint(tmp_path, env={"S3VERBS_REGION": "env-region-1"}) as endpoint:
         assert "env-region-1" in endpoint.banner
