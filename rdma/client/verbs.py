@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from s3verbs.rdma.client.transport import Memory, TransportUnavailable
 from s3verbs.rdma.client.verbs_listener import Listener
 from s3verbs.rdma.client.verbs_rail import ClientRail
+from s3verbs.rdma.handshake import NONCE_SIZE
 from s3verbs.rdma.token import Token, Transport
 from s3verbs.rdma.token import parse as parse_token
 from s3verbs.rdma.verbs.api import MemoryRegion
 from s3verbs.rdma.verbs.device import explain
 from s3verbs.rdma.verbs.errors import VerbsError, VerbsUnavailable
-from s3verbs.rdma.verbs.handshake import NONCE_LENGTH
 from s3verbs.rdma.verbs.sysfs import read_inventory
 
 log = logging.getLogger("s3verbs.client")
@@ -142,7 +142,7 @@ class _Process:
 
     def __init__(self, rails: Sequence[ClientRail], max_connections: int) -> None:
         self.pid = os.getpid()
-        self.nonce = secrets.token_bytes(NONCE_LENGTH)
+        self.nonce = secrets.token_bytes(NONCE_SIZE)
         self.rails = rails
         self.listener = Listener(rails, self.nonce, max_connections)
         self._turn = itertools.count()

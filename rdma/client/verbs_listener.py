@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 
+from s3verbs.rdma import handshake
 from s3verbs.rdma.client.verbs_rail import ClientRail
-from s3verbs.rdma.verbs import handshake
 from s3verbs.rdma.verbs.api import QueuePair
 from s3verbs.rdma.verbs.cm import ConnectionId, ConnectParameters, Event, EventChannel, EventKind, Peer
 from s3verbs.rdma.verbs.constants import Access, QueuePairState
@@ -130,7 +130,7 @@ class Listener:
 
     def _requested(self, event: Event) -> None:
         rail = self._rail_of(event.id)
-        if rail is None or not handshake.asks_for(event.private_data, self._nonce):
+        if rail is None or not handshake.is_request(event.private_data, self._nonce):
             self.rejected += 1
             self._refuse(event.id)
             return
@@ -161,7 +161,7 @@ class Listener:
         event.id.accept(
             ConnectParameters(
                 connection.queue_pair.number,
-                handshake.answer(self._nonce),
+                handshake.reply(self._nonce),
                 responder_resources=reads,
                 initiator_depth=0,
             )

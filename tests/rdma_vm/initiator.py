@@ -7,8 +7,8 @@ import ctypes
 import mmap
 import time
 
+from s3verbs.rdma import handshake
 from s3verbs.rdma.token import Token
-from s3verbs.rdma.verbs import handshake
 from s3verbs.rdma.verbs.api import CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair
 from s3verbs.rdma.verbs.attributes import LocalSpan
 from s3verbs.rdma.verbs.cm import ConnectParameters, Event, EventChannel, EventKind, Peer
@@ -70,7 +70,7 @@ class Link:
             self.expect(EventKind.ROUTE_RESOLVED)
             self._id.connect(ConnectParameters(self._pair.number, private_data, 0, 16))
             event = self.expect(EventKind.CONNECT_RESPONSE)
-            self.proved = handshake.proves(event.private_data, token.secret)
+            self.proved = handshake.is_reply(event.private_data, token.secret)
             for state in (QueuePairState.INIT, QueuePairState.RTR, QueuePairState.RTS):
                 self._pair.modify(self._id.queue_pair_attributes(state))
             self._id.establish()

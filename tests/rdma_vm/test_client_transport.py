@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from s3verbs.rdma import handshake
 from s3verbs.rdma.client.transport import TransportUnavailable
 from s3verbs.rdma.client.verbs import RcTransport
 from s3verbs.rdma.token import Transport
 from s3verbs.rdma.token import parse as parse_token
-from s3verbs.rdma.verbs import handshake
 from s3verbs.rdma.verbs.cm import REJECT_CONSUMER_DEFINED, EventKind
 from s3verbs.rdma.verbs.constants import CompletionStatus
 from s3verbs.rdma.verbs.device import choose
@@ -107,7 +107,7 @@ def test_a_connection_with_another_nonce_is_rejected(client: RcTransport, server
     almost = token.secret[:-1] + bytes([token.secret[-1] ^ 1])
     right = handshake.request(token.secret)
     nonces = (secrets.token_bytes(16), almost, bytes(16))
-    others = (b"", right[:-1], b"\0" + right, right.replace(b"V\x01", b"V\x02"), handshake.answer(token.secret))
+    others = (b"", right[:-1], b"\0" + right, right.replace(b"V\x01", b"V\x02"), handshake.reply(token.secret))
     for private_data in (*map(handshake.request, nonces), *others):
         with pytest.raises(Refused) as refused:
             server.connect(token, private_data)
