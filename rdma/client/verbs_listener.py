@@ -139,7 +139,7 @@ class Listener:
         try:
             self._accept(event, rail)
         except VerbsError as error:
-            log.warning("RDMA: %s: cannot accept a connection: %s", rail, error)
+            log.info("RDMA: %s: cannot accept a connection: %s", rail, error)
             if (connection := self._connections.get(event.id)) is not None:
                 self._end(connection)
             else:
@@ -150,10 +150,11 @@ class Listener:
         return next((rail for rail, own in self.ports.items() if own == port and rail.rail.device == id_.device), None)
 
     def _accept(self, event: Event, rail: ClientRail) -> None:
+        # First, as it fails for a server that has given up in the meantime.
+        init = event.id.queue_pair_attributes(QueuePairState.INIT)
         connection = _Connection(event.id, rail.queue_pair(), rail)
         self._connections[event.id] = connection
         reads = min(event.responder_resources, rail.reads)
-        init = event.id.queue_pair_attributes(QueuePairState.INIT)
         connection.queue_pair.modify(init.but(access=Access.REMOTE_READ | Access.REMOTE_WRITE))
         to_receive = event.id.queue_pair_attributes(QueuePairState.RTR)
         connection.queue_pair.modify(to_receive.but(max_dest_rd_atomic=reads))

@@ -200,8 +200,10 @@ def test_a_peer_outside_of_the_subnets_is_declined(gateway: Gateway, transport: 
 
 
 def test_16_clients_with_8_requests_in_flight(gateway: Gateway) -> None:
-    """128 at a time; the server has 16 buffers."""
+    """128 at a time; the server has 16 buffers. Their connections are made before: with the threads of all clients in
+    one emulated process a listener's turn would come after the server has given up."""
     clients = [RcTransport(["rxe1"]) for _ in range(16)]
+    page = GuardedBuffer(4096)
 
     def both_ways(number: int) -> None:
         size = 32768 + number
@@ -220,6 +222,9 @@ def test_16_clients_with_8_requests_in_flight(gateway: Gateway) -> None:
         assert second.revoke()
 
     try:
+        for client in clients:
+            assert gateway.put("many", client.register(page.memory).token(0, page.size)).status == 200
+        assert gateway.metric("s3verbs_rdma_connections") >= 16
         with ThreadPoolExecutor(128) as pool:
             list(pool.map(both_ways, range(128)))
     finally:
