@@ -87,11 +87,10 @@ def test_a_gateway_that_starts_later_is_found(server: ScriptedServer, offer: Cal
     store = Store(near, b"1234")
     server.script += [store.get, store.get]
     with client(server, "auto") as s3, s3.register(bytearray(4)) as region:
-        s3._exposer.look_again = 0.0
-        s3._exposer._look_at = 0.0
-        region.memory._ask_at = 0.0
         assert s3.get_into("b", "k", region).transport == "http"
         offer(given(near))
+        s3._exposer._pause.end()
+        region.memory._pause.end()
         assert s3.get_into("b", "k", region).transport == "samehost"
         assert s3.counters().declines == {"no_transport": 1}
 
@@ -139,6 +138,22 @@ def test_a_registration_that_the_transport_has_lost_is_made_anew(
         near.refuses = lambda memory: "the gateway is gone"
         assert s3.get_into("b", "k", region).transport == "http"
         assert "gone" in s3.why_http
+
+
+def test_pauses_grow_to_their_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(exposure.time, "monotonic", lambda: now[0])
+    pause = exposure.Pause(5.0)
+    assert pause.is_over()
+    for expected in (1.0, 2.0, 4.0, 5.0, 5.0):
+        pause.begin()
+        now[0] += expected - 0.001
+        assert not pause.is_over()
+        now[0] += 0.001
+        assert pause.is_over()
+    pause.begin()
+    pause.end()
+    assert pause.is_over()
 
 
 def test_a_pinned_transport_that_is_lost_is_an_error(server: ScriptedServer, transport: FakeTransport) -> None:
