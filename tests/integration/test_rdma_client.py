@@ -20,6 +20,7 @@ from s3verbs.rdma.client.errors import (
     AccessDenied,
     ConnectFailed,
     ConnectionBroken,
+    DeadlineExceeded,
     NotFound,
     NotModified,
     PreconditionFailed,
@@ -240,6 +241,36 @@ def test_same_host_goes_on_after_the_gateway_was_started_again(tmp_path: Path) -
             time.sleep(0.1)
         assert not region.quarantined
         assert region.close()
+
+
+def test_a_gateway_that_is_late_touches_nothing(endpoint: Endpoint) -> None:
+    memory = Guarded(len(DATA))
+    memory.view[:] = DATA
+    with client(endpoint, "samehost") as s3, s3.register(memory.view) as region:
+        s3.put_from(BUCKET, "late", region)
+        memory.view[:] = bytes(len(DATA))
+        workers = endpoint.worker_pids
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            # The idle connection's worker never reads the request, and goes on when the client has given up.
+            with pytest.raises(DeadlineExceeded):
+                s3.get_into(BUCKET, "late", region, timeout=0.5)
+        finally:
+            for pid in workers:
+                os.kill(pid, signal.SIGCONT)
+        deadline = time.monotonic() + 60
+        while region.quarantined:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        # The memory is ours; what those workers make of the old request is refused.
+        memory.view[:] = b"\1" * len(DATA)
+        with client(endpoint, "http") as other:
+            for _ in range(20):
+                assert other.get_into(BUCKET, "late", other.register(bytearray(len(DATA)))).size == len(DATA)
+        assert memory.content == b"\1" * len(DATA)
+        assert s3.get_into(BUCKET, "late", region).transport == "samehost"
+    assert memory.content == DATA
 
 
 def test_a_client_that_dies_in_the_middle_leaves_the_old_object(endpoint: Endpoint, tmp_path: Path) -> None:
