@@ -191,3 +191,5 @@ def test_a_closed_client_refuses(server: ScriptedServer, transport: FakeTranspor
     assert region.released
     with pytest.raises(RegionClosed):
         s3.put_from("b", "k", region)
+    with pytest.raises(RegionClosed):
+        print(region.transport)
