@@ -59,7 +59,7 @@ class Conversation:
 
     def __init__(self, table: SessionTable) -> None:
         self._table = table
-        self._usable = process_memory.works_here()
+        self._obstacle = process_memory.obstacle()
         self._sessions_of: Counter[int] = Counter()
 
     def answer(self, peer: Peer, message: Message, pid: int, uid: int) -> Message | None:
@@ -79,8 +79,8 @@ class Conversation:
         raise Refuse(Refusal.MALFORMED, f"{type(message).__name__} is out of turn")
 
     def _hello(self, peer: Peer, message: protocol.Hello, pid: int, uid: int) -> Message:
-        if not self._usable:
-            raise Refuse(Refusal.UNAVAILABLE, "the gateway may not use process_vm_readv (a seccomp filter?)")
+        if self._obstacle:
+            raise Refuse(Refusal.UNAVAILABLE, self._obstacle)
         if pid <= 0:
             raise Refuse(
                 Refusal.IDENTITY, "the gateway cannot see this process: they need a common pid namespace (hostPID)"
