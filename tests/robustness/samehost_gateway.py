@@ -210,6 +210,17 @@ class _Worker:
                 await region.close()
             answer["count"] += 1
 
+    async def do_cancel(self, answer: dict[str, Any], token: str, seconds: float) -> None:
+        """Cancel a write some time after it was begun, and wait for its end."""
+        region = await self.region(token)
+        data = _Buffer(mmap.mmap(-1, 4096))
+        writing = asyncio.create_task(region.write(0, data, 4096))
+        await asyncio.sleep(seconds)
+        writing.cancel()
+        # Closing waits for it too.
+        await asyncio.gather(region.close(), asyncio.wait((writing,)))
+        answer["cancelled"] = writing.cancelled()
+
     async def do_hold(self, answer: dict[str, Any], token: str) -> None:
         """Announce a system call, and do not make it."""
         region = await self.region(token)

@@ -143,3 +143,29 @@ def test_a_payload_file_for_it_waits_alone(gateway: Gateway, memory: WaitingMemo
         # It was one system call, and had begun.
         assert gateway.receive() == {"error": "", "moved": memory.size}
         assert memory.content == pattern(3, memory.size)
+
+
+def test_a_request_that_is_cancelled_waits_for_its_system_call(gateway: Gateway, memory: WaitingMemory) -> None:
+    with RawClient(gateway.path) as client:
+        client.register(memory.address, memory.size)
+        gateway.send(do="cancel", token=client.token(memory.address, memory.size), seconds=0.1)
+        eventually(lambda: is_at_it(gateway))
+        gateway.workers[0].settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            gateway.receive()
+        gateway.workers[0].settimeout(60)
+        memory.let_go()
+        assert gateway.receive() == {"error": "", "cancelled": True}
+
+
+def test_a_request_that_has_not_begun_is_called_off(gateway: Gateway, memory: WaitingMemory) -> None:
+    with RawClient(gateway.path) as client:
+        client.register(memory.address, memory.size)
+        token = client.token(memory.address, memory.size)
+        # As many as the worker has threads.
+        for _ in range(4):
+            gateway.send(do="read", token=token, length=10, offset=0)
+        eventually(lambda: is_at_it(gateway))
+        assert gateway.ask(do="cancel", token=token, seconds=0.3) == {"error": "", "cancelled": True}
+        memory.let_go()
+        assert [gateway.receive()["error"] for _ in range(4)] == [""] * 4
