@@ -13,7 +13,7 @@ endif
 endif
 endif
 
-.PHONY: serve test test-fast test-e2e test-vllm lint environments perf clean
+.PHONY: serve test test-fast test-e2e test-vllm test-rdma-vm lint environments perf clean
 
 # The stamp is written last: an environment that was made halfway is made again.
 $(VENV)/.made:
@@ -56,6 +56,10 @@ test-e2e: environments
 test-vllm: $(VENV)/.dev
 	$(BIN)/python tests/e2e/environments.py vllm
 	$(BIN)/python -m pytest -m vllm tests/e2e
+
+# A virtual machine with Soft-RoCE devices, the checkout and this virtual environment: docs/rdma-vm.md.
+test-rdma-vm: $(VENV)/.dev
+	$(BIN)/python -m tests.rdma_vm $(RDMA_VM)
 
 perf: $(VENV)/.dev
 	$(BIN)/python -m conformance.perf $(PERF)

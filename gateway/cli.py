@@ -15,7 +15,7 @@ from typing import Any
 from s3verbs import __version__
 from s3verbs.gateway import config, extras
 from s3verbs.gateway.config import ConfigError, Loaded
-from s3verbs.gateway.supervisor import StartError
+from s3verbs.gateway.listening import StartError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +69,7 @@ def _doctor(options: argparse.Namespace) -> int:
     loaded = load(options)
     from s3verbs.gateway import doctor
 
-    return doctor.run(loaded.settings)
+    return doctor.run(loaded.settings, options.endpoint)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,8 +94,11 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--read-payloads", action="store_true", help="read every payload and compare its checksums")
     check.set_defaults(action="check")
 
-    doctor = commands.add_parser("doctor", help="say what works on this machine and what this release lacks")
-    _add_settings(doctor, ["data", "listen", "metrics_listen"])
+    doctor = commands.add_parser("doctor", help="say what works on this machine, for a server or a client")
+    _add_settings(doctor, ["data", "listen", "metrics_listen", "workers", "buffer_pool", "rdma"])
+    doctor.add_argument(
+        "--endpoint", metavar="URL", help="examine a machine that runs clients: what they get from this endpoint"
+    )
     doctor.set_defaults(run=_doctor)
     return parser
 

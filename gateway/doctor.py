@@ -1,6 +1,5 @@
-"""`s3verbs doctor`: what works on this machine, and what this release lacks."""
+"""`s3verbs doctor`: what works on this machine, for a server or for the clients of one."""
 
-import ctypes.util
 import importlib.metadata
 import os
 import platform
@@ -12,9 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from s3verbs import __version__
-from s3verbs.gateway.config import Settings
+from s3verbs.gateway.config import ConfigError, Settings
 from s3verbs.gateway.extras import PACKAGES
 from s3verbs.gateway.setting_types import Address
+from s3verbs.rdma.doctor import Plan, client_findings, server_findings
+from s3verbs.rdma.survey import find_endpoint, survey
 
 
 class Finding(NamedTuple):
@@ -24,9 +25,10 @@ class Finding(NamedTuple):
     text: str
 
 
-def run(settings: Settings) -> int:
-    """Print the findings; 1 when one is a problem."""
-    found = list(findings(settings))
+def run(settings: Settings, endpoint: str | None = None) -> int:
+    """Print the findings; 1 when one is a problem. With `endpoint`, an http or https URL, those of a machine that runs
+    clients of it. Raises ConfigError when it is no URL."""
+    found = list(findings(settings) if endpoint is None else client_side(endpoint))
     sys.stdout.write("".join(f"{finding.state:<8} {finding.text}\n" for finding in found))
     return int(any(finding.state == "problem" for finding in found))
 
@@ -34,17 +36,33 @@ def run(settings: Settings) -> int:
 def findings(settings: Settings) -> Iterator[Finding]:
     yield Finding("info", f"s3verbs {__version__}, Python {platform.python_version()}, Linux {platform.release()}")
     for name in PACKAGES:
-        try:
-            yield Finding("ok", f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            yield Finding("problem", f"{name} is not installed; pip install 's3verbs[server]'")
+        yield _package(name, "problem", "pip install 's3verbs[server]'")
     if not settings.data:
         yield Finding("info", "no data directory was given: --data DIR checks one")
     for directory in settings.data:
         yield _directory(directory)
     for address in (*settings.listen, *([settings.metrics_listen] if settings.metrics_listen else [])):
         yield _address(address)
-    yield from _rdma()
+    yield from _rdma(settings)
+
+
+def client_side(endpoint: str) -> Iterator[Finding]:
+    """What a client on this machine needs, and what it gets from the endpoint."""
+    yield Finding("info", f"s3verbs {__version__}, Python {platform.python_version()}, Linux {platform.release()}")
+    yield _package("botocore", "problem", "pip install boto3")
+    try:
+        found = find_endpoint(endpoint)
+    except ValueError as error:
+        raise ConfigError(f"endpoint: {error}") from None
+    for state, text in client_findings(found, survey(port=found.port)):
+        yield Finding(state, text)
+
+
+def _package(name: str, state: str, advice: str) -> Finding:
+    try:
+        return Finding("ok", f"{name} {importlib.metadata.version(name)}")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(state, f"{name} is not installed; {advice}")
 
 
 def _directory(directory: Path) -> Finding:
@@ -80,9 +98,8 @@ def _address(address: Address) -> Finding:
         return Finding("info", f"{address}: {os.strerror(error.errno or 0)} (a running server holds it?)")
 
 
-def _rdma() -> Iterator[Finding]:
-    yield Finding("info", "RDMA: this release has no RDMA transport; requests that ask for one are declined (501)")
-    devices = sorted(path.name for path in Path("/sys/class/infiniband").glob("*"))
-    yield Finding("info", f"RDMA devices: {', '.join(devices) if devices else 'none'}")
-    library = ctypes.util.find_library("ibverbs")
-    yield Finding("info", f"libibverbs: {library or 'not found'}")
+def _rdma(settings: Settings) -> Iterator[Finding]:
+    listen = settings.listen[0]
+    plan = Plan(mode=settings.rdma, pool=settings.buffer_pool // settings.workers)
+    for state, text in server_findings(plan, survey(port=listen.port)):
+        yield Finding(state, text)

@@ -1,6 +1,7 @@
 """The command line: keys, buckets, check and doctor, beside a running server."""
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,11 +120,25 @@ def test_what_is_made_before_the_first_start_says_that_it_made_the_store(tmp_pat
         assert run("admin", *words[:1], "list", "--data", str(store)).stderr == ""
 
 
-def test_doctor_is_honest_about_rdma(tmp_path: Path) -> None:
-    result = run("doctor", "--data", str(tmp_path))
+def test_doctor_says_what_clients_would_get(tmp_path: Path) -> None:
+    result = run("doctor", "--data", str(tmp_path), "--rdma", "auto")
     assert result.returncode == 0
-    assert "no RDMA transport" in result.stdout
+    assert "any other client gets HTTP" in result.stdout
     assert "GiB free" in result.stdout
+    off = run("doctor", "--data", str(tmp_path), "--rdma", "off")
+    assert "clients get HTTP: RDMA is off" in off.stdout
+
+
+def test_doctor_on_a_client() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        result = run("doctor", "--endpoint", url)
+    assert result.returncode == 1
+    assert f"problem  endpoint {url}: 127.0.0.1 port" in result.stdout
+    refused = run("doctor", "--endpoint", "somewhere")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == "s3verbs: endpoint: 'somewhere' is no http://HOST:PORT\n"
 
 
 def test_print_config_shows_where_values_come_from(tmp_path: Path) -> None:

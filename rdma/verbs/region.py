@@ -1,0 +1,108 @@
+"""A client's buffer over RC, as one request sees it: bounds, deadlines, the one reconnect and the one retry."""
+
+import asyncio
+
+from s3verbs.rdma.errors import Failure, PeerUnreachable
+from s3verbs.rdma.fabric import CHUNK, RegisteredBuffer
+from s3verbs.rdma.token import Token, Transport
+from s3verbs.rdma.verbs.connections import ConnectionCache, Key
+from s3verbs.rdma.verbs.errors import ConnectionLost
+from s3verbs.rdma.verbs.rc import Connection
+
+
+class RcRegion:
+    """A RemoteRegion over RC. Holds a lease on a connection until `close`."""
+
+    def __init__(self, token: Token, key: Key, connection: Connection, cache: ConnectionCache, timeout: float) -> None:
+        """Takes over the lease on `connection`. `timeout`: seconds for one chunk, with reconnect and retry."""
+        self._token = token
+        self._key = key
+        self._connection: Connection | None = connection
+        self._cache = cache
+        self._timeout = timeout
+        self._reconnecting = asyncio.Lock()
+        self._reconnected = False
+        self._device = connection.device.name
+        self._moving = 0
+        self._still = asyncio.Event()
+        self._still.set()
+
+    @property
+    def size(self) -> int:
+        return self._token.size
+
+    @property
+    def transport(self) -> Transport:
+        return Transport.RC
+
+    @property
+    def device(self) -> str:
+        return self._device
+
+    async def read(self, offset: int, into: RegisteredBuffer, length: int) -> None:
+        await self._move(offset, into.address, length, read=True)
+
+    async def write(self, offset: int, data: RegisteredBuffer, length: int, start: int = 0) -> None:
+        if start < 0 or start + length > CHUNK:
+            raise ValueError(f"[{start}, {start + length}) is not in a buffer")
+        await self._move(offset, data.address + start, length, read=False)
+
+    async def _move(self, offset: int, address: int, length: int, *, read: bool) -> None:
+        if offset < 0 or not 0 < length <= CHUNK or offset + length > self._token.size:
+            raise ValueError(f"{length} bytes at {offset} are not in a region of {self._token.size}")
+        self._moving += 1
+        self._still.clear()
+        try:
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + self._timeout
+            connection = self._connection
+            if connection is None:
+                raise PeerUnreachable(Failure.CONNECTION_LOST, "no connection is left")
+            try:
+                await self._once(connection, offset, address, length, deadline, read=read)
+                return
+            except ConnectionLost as lost:
+                if loop.time() >= deadline:
+                    raise PeerUnreachable(Failure.TIMEOUT, str(lost)) from lost
+                connection = await self._another(connection, lost, deadline)
+            try:
+                await self._once(connection, offset, address, length, deadline, read=read)
+            except ConnectionLost as lost:
+                reason = Failure.TIMEOUT if loop.time() >= deadline else lost.reason
+                raise PeerUnreachable(reason, str(lost)) from lost
+        finally:
+            self._moving -= 1
+            if not self._moving:
+                self._still.set()
+
+    async def _once(
+        self, connection: Connection, offset: int, address: int, length: int, deadline: float, *, read: bool
+    ) -> None:
+        span = connection.device.arena.span(address, length)
+        remote = self._token.address + offset
+        move = connection.read if read else connection.write
+        await move(span, remote, self._token.rkey, deadline)
+        self._device = connection.device.name
+
+    async def _another(self, lost: Connection, why: ConnectionLost, deadline: float) -> Connection:
+        """The connection that all chunks of this request go on with; made by the first of them that lost its own."""
+        async with self._reconnecting:
+            if self._connection is not lost and self._connection is not None:
+                return self._connection
+            if self._reconnected or self._connection is None:
+                raise PeerUnreachable(why.reason, f"lost again: {why}") from why
+            self._reconnected = True
+            self._connection = None
+            self._cache.release(self._key, lost)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    self._connection = await self._cache.lease(self._key)
+            except TimeoutError:
+                raise PeerUnreachable(Failure.TIMEOUT, f"no connection in time after: {why}") from why
+            return self._connection
+
+    async def close(self) -> None:
+        await self._still.wait()
+        if self._connection is not None:
+            self._cache.release(self._key, self._connection)
+            self._connection = None
