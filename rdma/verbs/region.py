@@ -2,7 +2,7 @@
 
 import asyncio
 
-from s3verbs.rdma.errors import Failure, PeerUnreachable
+from s3verbs.rdma.errors import Declined, Failure, PeerUnreachable
 from s3verbs.rdma.fabric import CHUNK, RegisteredBuffer
 from s3verbs.rdma.token import Token, Transport
 from s3verbs.rdma.verbs.connections import ConnectionCache, Key
@@ -99,6 +99,9 @@ class RcRegion:
                     self._connection = await self._cache.lease(self._key)
             except TimeoutError:
                 raise PeerUnreachable(Failure.TIMEOUT, f"no connection in time after: {why}") from why
+            except Declined as decline:
+                # Too late to serve this request in another way.
+                raise PeerUnreachable(why.reason, f"{decline}, after: {why}") from why
             return self._connection
 
     async def close(self) -> None:

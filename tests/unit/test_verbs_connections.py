@@ -50,7 +50,7 @@ class Network:
         self.links: list[FakeLink] = []
         self.kept: list[object] = []
         self.answer: Callable[[str], None] = lambda _: None
-        self.dialer = Dialer(self.devices, self.rails, self.executor, 1.0, self._connect)
+        self.dialer = Dialer(self.devices, self.rails, self.executor, self.executor, 1.0, self._connect)
         self.cache = ConnectionCache(self.dialer.dial, loop, most=most, idle_timeout=idle)
 
     def _connect(self, route: Route, nonce: bytes, timeout: float) -> FakeLink:
@@ -384,6 +384,15 @@ async def test_a_peer_that_is_gone_for_good(network: Network) -> None:
         with pytest.raises(PeerUnreachable):
             await region.read(0, Memory(1).buffer(0), 5)
     assert network.calls == ["a", "a", "a"]
+    await region.close()
+
+
+async def test_no_decline_in_the_middle_of_a_transfer(network: Network) -> None:
+    region = await network.region(memory=Memory(4))
+    network.links[0].status = CompletionStatus.RETRY_EXC_ERR
+    network.answer = refuse(Failure.UNREACHABLE, local=True)
+    with pytest.raises(PeerUnreachable):
+        await region.read(0, Memory(1).buffer(0), 5)
     await region.close()
 
 
