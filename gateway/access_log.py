@@ -1,7 +1,9 @@
 """The access log: one JSON line per request.
 
 Fields: time (RFC 3339, UTC), request_id, remote, method, operation, bucket, key, status, code (S3's error code or ""),
-bytes_in, bytes_out (payload and document bytes, without heads), duration_ms, user_agent, access_key.
+bytes_in, bytes_out (payload and document bytes over HTTP, without heads), duration_ms, user_agent, access_key,
+rdma (the transport that a token asked for: samehost, rc or dc, or ""), rdma_outcome (moved, declined or failed),
+rdma_reason (of the last two), rdma_device, rdma_bytes, rdma_ms.
 """
 
 import time
@@ -10,6 +12,7 @@ from typing import Any
 
 from s3verbs.gateway.http.exchange import Exchange
 from s3verbs.gateway.json_lines import Entry, JsonLines
+from s3verbs.gateway.rdma_lane import Lane
 
 _FIELDS = (
     "time",
@@ -26,7 +29,14 @@ _FIELDS = (
     "duration_ms",
     "user_agent",
     "access_key",
+    "rdma",
+    "rdma_outcome",
+    "rdma_reason",
+    "rdma_device",
+    "rdma_bytes",
+    "rdma_ms",
 )
+_NO_RDMA = ("", "", "", "", 0, 0.0)
 
 
 class AccessLog:
@@ -53,11 +63,16 @@ class AccessLog:
                 seconds,
                 exchange.user_agent,
                 exchange.access_key,
+                *(_NO_RDMA if exchange.lane is None else _rdma(exchange.lane)),
             )
         )
 
     def refused(self, remote: str, request_id: str, status: int, code: str) -> None:
-        self.lines.append((time.time(), request_id, remote, "", "", "", "", status, code, 0, 0, 0.0, "", ""))
+        self.lines.append((time.time(), request_id, remote, "", "", "", "", status, code, 0, 0, 0.0, "", "", *_NO_RDMA))
+
+
+def _rdma(lane: Lane) -> Entry:
+    return (lane.token.transport.value, lane.outcome, lane.reason, lane.device, lane.moved, lane.seconds)
 
 
 def timestamp(seconds: float) -> str:
@@ -70,4 +85,5 @@ def _encode(entry: Entry) -> Mapping[str, Any]:
     fields = dict(zip(_FIELDS, entry, strict=True))
     fields["time"] = timestamp(entry[0])
     fields["duration_ms"] = round(entry[11] * 1000, 3)
+    fields["rdma_ms"] = round(entry[-1] * 1000, 3)
     return fields

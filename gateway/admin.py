@@ -15,7 +15,7 @@ from s3verbs.gateway.access_log import timestamp
 from s3verbs.gateway.auth.access_keys import AccessKey, AccessKeys, check_account
 from s3verbs.gateway.config import Settings
 from s3verbs.gateway.http.target import valid_bucket_name
-from s3verbs.gateway.supervisor import StartError
+from s3verbs.gateway.listening import StartError
 from s3verbs.storage.check import ORPHAN, check_store
 from s3verbs.storage.errors import BucketExists, BucketNotEmpty, BucketNotFound, StorageError
 from s3verbs.storage.model import Durability

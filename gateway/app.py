@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from s3verbs.gateway import rdma_routes
 from s3verbs.gateway.access_log import AccessLog
 from s3verbs.gateway.audit import AuditLog
 from s3verbs.gateway.auth.access_keys import AccessKey, AccessKeys, root_key
@@ -31,17 +32,17 @@ from s3verbs.gateway.lifecycle import Lifecycle, Parts
 from s3verbs.gateway.metrics import RequestMetrics
 from s3verbs.gateway.observe import Observer, RequestIds
 from s3verbs.gateway.operations import registry
+from s3verbs.gateway.rdma_lane import Lanes
 from s3verbs.gateway.routing import RouteTable
 from s3verbs.gateway.upkeep import Upkeep
 from s3verbs.gateway.watchdog import Watchdog
+from s3verbs.rdma.samehost.table import SessionTable
 from s3verbs.storage.errors import BucketNotFound
 from s3verbs.storage.model import BLOCK_SIZE
 from s3verbs.storage.opening import Store, open_store
 
 PAYLOAD_THREADS = 16
 """Threads of a worker that digest, write, sync and read payloads. Most of their time they wait for a drive."""
-
-RDMA_OFF = "off: this release has no RDMA transport"
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class Gateway:
     settings: Settings
     store: Store
     executor: ThreadPoolExecutor
+    lanes: Lanes
     watchdog: Watchdog
     logs: list[AccessLog | AuditLog]
     upkeep: Upkeep | None
@@ -63,11 +65,16 @@ class Gateway:
         for each in self.logs:
             each.lines.reopen()
 
+    def sample(self, connections: int) -> None:
+        """Publish what is measured now and then."""
+        self.metrics.sample(connections, self.lanes)
+
     async def close(self) -> None:
         """After the last request."""
         self.watchdog.stop()
         if self.upkeep is not None:
             await self.upkeep.stop()
+        await self.lanes.close()
         self.executor.shutdown(wait=True)
         await self.store.objects.close()
         self.store.close()
@@ -75,15 +82,28 @@ class Gateway:
             each.lines.close()
 
 
-async def open_gateway(settings: Settings, loop: asyncio.AbstractEventLoop, *, upkeep: bool) -> Gateway:
-    """Open the store and wire the parts. Raises StorageError, OSError."""
+async def open_gateway(
+    settings: Settings, loop: asyncio.AbstractEventLoop, *, worker: int, sessions: SessionTable | None
+) -> Gateway:
+    """Open the store and wire the parts. `sessions` is the table of the same-host transport, kept by the parent.
+    Raises StorageError, OSError, VerbsUnavailable when RDMA is required and there is none."""
     store = open_store(settings.data, map_bytes=settings.map_bytes, reserve_bytes=settings.reserve_bytes)
-    return wire(settings, store, loop, upkeep=upkeep)
-
-
-def wire(settings: Settings, store: Store, loop: asyncio.AbstractEventLoop, *, upkeep: bool = False) -> Gateway:
-    """The parts over an open store, which the gateway then owns. Raises OSError when a log cannot be opened."""
     executor = ThreadPoolExecutor(PAYLOAD_THREADS, thread_name_prefix="payload")
+    lanes = rdma_routes.open_lanes(settings, loop, executor, worker=worker, sessions=sessions)
+    return wire(settings, store, loop, executor, lanes, upkeep=worker == 0)
+
+
+def wire(
+    settings: Settings,
+    store: Store,
+    loop: asyncio.AbstractEventLoop,
+    executor: ThreadPoolExecutor,
+    lanes: Lanes,
+    *,
+    upkeep: bool = False,
+) -> Gateway:
+    """The parts over an open store, an executor and RDMA lanes, all of which the gateway then owns. Raises OSError when
+    a log cannot be opened."""
     pool = BufferPool(max(2, settings.buffer_pool // settings.workers // BLOCK_SIZE))
     access = AccessLog(settings.access_log) if settings.access_log != "off" else None
     audit = AuditLog(settings.audit_log) if settings.audit_log != "off" else None
@@ -102,7 +122,7 @@ def wire(settings: Settings, store: Store, loop: asyncio.AbstractEventLoop, *, u
         authenticator=Authenticator(keys, clock=clock, region=settings.region, enforce_region=settings.enforce_region),
         authorizer=Authorizer(store.objects.bucket),
         find_operation=registry.find,
-        datapath=Datapath(store.objects, pool, executor, settings.body_timeout),
+        datapath=Datapath(store.objects, pool, executor, settings.body_timeout, lanes),
         observer=Observer(access, audit, metrics),
         watchdog=watchdog,
         clock=clock,
@@ -120,6 +140,7 @@ def wire(settings: Settings, store: Store, loop: asyncio.AbstractEventLoop, *, u
         settings=settings,
         store=store,
         executor=executor,
+        lanes=lanes,
         watchdog=watchdog,
         logs=[each for each in (access, audit) if each is not None],
         upkeep=Upkeep(store, stale_days=settings.stale_upload_days, clock=clock) if upkeep else None,
@@ -136,26 +157,29 @@ def health_factory(gateway: Gateway, loop: asyncio.AbstractEventLoop, connection
         reserve_bytes=gateway.settings.reserve_bytes,
         read_metadata=lambda: _touch(gateway.store),
         draining=lambda: gateway.draining(),
-        rdma=RDMA_OFF,
-        sample=lambda: gateway.metrics.sample(connections()),
+        rdma=gateway.lanes.describe,
+        sample=lambda: gateway.sample(connections()),
     )
     return health_server(probe, loop)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstStart:
-    """What start-up found or made: `secret_key` is set only when the root key was generated just now."""
+    """What start-up found or made: `secret_key` is set only when the root key was generated just now, `rdma` tells of
+    this machine's RDMA devices."""
 
     access_key: str
     secret_key: str
     buckets: tuple[str, ...]
+    rdma: str
 
 
 async def prepare(settings: Settings) -> FirstStart:
     """Before any worker runs: open the store alone, see to the root key and the buckets, close it.
 
-    Raises StorageError.
+    Raises StorageError, VerbsUnavailable.
     """
+    rdma = await rdma_routes.probe(settings)
     store = open_store(settings.data, map_bytes=settings.map_bytes, reserve_bytes=settings.reserve_bytes)
     try:
         access_key, secret_key = _ensure_root(AccessKeys(store.metadata, root=_root(settings)))
@@ -172,7 +196,7 @@ async def prepare(settings: Settings) -> FirstStart:
         await store.objects.close()
     finally:
         store.close()
-    return FirstStart(access_key, secret_key, tuple(made))
+    return FirstStart(access_key, secret_key, tuple(made), rdma)
 
 
 def _ensure_root(keys: AccessKeys) -> tuple[str, str]:

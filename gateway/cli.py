@@ -15,7 +15,7 @@ from typing import Any
 from s3verbs import __version__
 from s3verbs.gateway import config, extras
 from s3verbs.gateway.config import ConfigError, Loaded
-from s3verbs.gateway.supervisor import StartError
+from s3verbs.gateway.listening import StartError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

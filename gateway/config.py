@@ -131,9 +131,50 @@ class Settings:
     )
     rdma: str = _setting(
         types.rdma,
-        "off or auto; required is refused while there is no RDMA transport",
-        "RDMA data path: auto serves HTTP and says why RDMA is off",
-        "off",
+        "auto, required or off",
+        "RDMA data path: auto offers what this machine has, required does not start without an RDMA device",
+        "auto",
+    )
+    rdma_devices: tuple[str, ...] = _setting(
+        types.rdma_device,
+        "DEVICE, DEVICE:PORT or DEVICE:PORT:GID_INDEX",
+        "RDMA device to use, in place of every active RoCE port",
+        (),
+        many=True,
+    )
+    rdma_dc_key: int = _setting(
+        types.dc_key,
+        "a number of 32 bits, as 0xffeeddcc",
+        "access key of dynamic connections; the same as the clients' rdma_dc_key",
+        0xFFEEDDCC,
+    )
+    rdma_allowed_peers: tuple[Network, ...] = _setting(
+        types.network,
+        "an IP address or network",
+        "clients that RDMA may reach, in place of the subnets of the RDMA devices",
+        (),
+        many=True,
+    )
+    rdma_pool_bytes: int = _setting(
+        types.size(4 << 20, 256 << 30), "bytes, 4MiB to 256GiB", "registered buffers of all workers together", 64 << 20
+    )
+    rdma_transfer_timeout: float = _setting(
+        types.seconds(0.1, 600), "seconds, 0.1 to 600", "time for each chunk of 1 MiB to move", 10.0
+    )
+    rdma_queue_timeout: float = _setting(
+        types.seconds(0, 600), "seconds, 0 to 600", "time to wait for a registered buffer before a decline", 2.0
+    )
+    rdma_max_connections: int = _setting(
+        types.whole(1, 1_000_000), "a whole number of 1 to 1000000", "queue pairs of all workers together", 1024
+    )
+    rdma_idle_timeout: float = _setting(
+        types.seconds(1, 86400), "seconds, 1 to 86400", "time that an idle RDMA connection stays open", 300.0
+    )
+    socket: str = _setting(
+        types.socket_path,
+        "auto, off or a socket's path",
+        "UNIX socket of the same-host transport; auto finds a place that clients find too",
+        "auto",
     )
 
     def check(self) -> None:
@@ -156,6 +197,11 @@ class Settings:
                 else ("root_secret_key", "root_access_key")
             )
             raise ConfigError(f"{missing}: is not set although {given} is; allowed: both or neither")
+        if self.rdma_pool_bytes < self.workers * (2 << 20):
+            raise ConfigError(
+                f"rdma_pool_bytes: {self.rdma_pool_bytes} is too small; allowed: at least 2MiB for each of the "
+                f"{self.workers} workers"
+            )
         if self.buffer_pool < self.workers * (4 << 20):
             raise ConfigError(
                 f"buffer_pool: {self.buffer_pool} is too small; allowed: at least 4MiB for each of the "
@@ -187,7 +233,7 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         sources[name] = source
 
     if file is not None:
-        for name, raw in _read_file(file).items():
+        for name, raw in _flat(_read_file(file)).items():
             _known(name, str(file))
             take(name, raw, str(file))
     for variable, text in environment.items():
@@ -203,7 +249,13 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
 
 def flag_of(name: str) -> str:
     """The command-line flag of a setting: repeated ones are singular."""
-    singular = {"domains": "domain", "buckets": "bucket", "trusted_proxies": "trusted_proxy"}
+    singular = {
+        "domains": "domain",
+        "buckets": "bucket",
+        "trusted_proxies": "trusted_proxy",
+        "rdma_devices": "rdma_device",
+        "rdma_allowed_peers": "rdma_allowed_peer",
+    }
     return "--" + singular.get(name, name).replace("_", "-")
 
 
@@ -230,6 +282,18 @@ def _read_file(file: Path) -> dict[str, Any]:
         raise ConfigError(f"config: cannot read {file}: {error.strerror}; allowed: a readable TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"config: {file} is not valid TOML: {error}") from None
+
+
+def _flat(table: dict[str, Any]) -> dict[str, Any]:
+    """`[rdma]` may be a table: `mode` is the setting `rdma`, other names are without their `rdma_`."""
+    section = table.get("rdma")
+    if not isinstance(section, dict):
+        return table
+    flat = {name: value for name, value in table.items() if name != "rdma"}
+    for name, value in section.items():
+        full = f"rdma_{name}"
+        flat["rdma" if name == "mode" else full if full in FIELDS or name not in FIELDS else name] = value
+    return flat
 
 
 def _known(name: str, source: str, shown: str | None = None) -> None:

@@ -1,7 +1,6 @@
 """Chooses where a request's payload comes from and goes to, and checks it against what the request said.
 
-The only place that knows the transports: HTTP today. A request that asks for RDMA is declined as the wire contract
-says, so that a client never takes a 2xx for moved bytes.
+The only place that knows both ways: the HTTP body, and the lane beside it of a request with an RDMA token.
 """
 
 from collections.abc import Mapping
@@ -19,22 +18,31 @@ from s3verbs.gateway.http.exchange import Exchange
 from s3verbs.gateway.http.request import S3Request
 from s3verbs.gateway.http.respond import HttpSink
 from s3verbs.gateway.operations.base import Content
+from s3verbs.gateway.rdma_lane import Lanes
+from s3verbs.gateway.storing import Storing
 from s3verbs.gateway.transfer import Ingested, PayloadSource
-from s3verbs.rdma import headers as rdma
 from s3verbs.storage.model import Durability
 from s3verbs.storage.objects import ObjectStore
-
-_DATA_OPERATIONS = frozenset({"GetObject", "PutObject", "UploadPart"})
 
 
 class Datapath:
     """What all requests of a process share. `body_timeout` is seconds, as `Exchange.allow` counts them."""
 
-    def __init__(self, objects: ObjectStore, pool: BufferPool, executor: Executor, body_timeout: float) -> None:
+    def __init__(
+        self, objects: ObjectStore, pool: BufferPool, executor: Executor, body_timeout: float, lanes: Lanes
+    ) -> None:
         self.objects = objects
         self.pool = pool
         self.executor = executor
         self.body_timeout = body_timeout
+        self.lanes = lanes
+
+    def open_lane(self, exchange: Exchange, request: S3Request, verified: Verified) -> None:
+        """Give the exchange of a routed request its lane, when it carries an RDMA token. Raises S3Error: what
+        `Lanes.lane` raises, and NotImplemented for a decline that the client can only understand as an error."""
+        lane = exchange.lane = self.lanes.lane(exchange.operation, request.headers, verified)
+        if lane is not None:
+            lane.check(reads_bodies=exchange.operation == "GetObject")
 
     def body(self, exchange: Exchange, request: S3Request, verified: Verified) -> "RequestBody":
         return RequestBody(self, exchange, request, verified)
@@ -45,21 +53,8 @@ class Datapath:
         await transfer.deliver(content.reader, content.offset, content.length, head, sink)
 
 
-def decline_rdma(operation: str, headers: Mapping[str, str]) -> dict[str, str]:
-    """Response headers for a request that asks for RDMA, empty for others. Raises S3Error NotImplemented where only
-    RDMA would do: a PUT whose payload is not in its body, and every request of NIXL's accelerated engine."""
-    if rdma.INFO not in headers and rdma.TOKEN not in headers:
-        return {}
-    if operation not in _DATA_OPERATIONS:
-        return {}
-    reply = {rdma.REPLY: rdma.DECLINED}
-    if rdma.INFO in headers or operation != "GetObject":
-        raise S3Error("NotImplemented", "This endpoint has no RDMA transport for the given token.", headers=reply)
-    return reply
-
-
 class RequestBody:
-    """The body of one request, for operations: a document, or a payload for `ingest`."""
+    """What comes with one request, for operations: a document in the body, or a payload for `ingest`."""
 
     __slots__ = ("_datapath", "_exchange", "_request", "_verified")
 
@@ -95,24 +90,34 @@ class RequestBody:
         limit: int = 5 << 30,
     ) -> Ingested:
         """See `transfer.Ingest`."""
-        if source is None:
+        lane = self._exchange.lane if source is None else None
+        if lane is not None:
+            # The signed hash is that of the empty body; the claims are about what is pulled.
+            check = PayloadCheck(Claims.from_headers(self._request.headers), None)
+            length = lane.token.size
+        elif source is None:
             check = PayloadCheck(Claims.from_headers(self._request.headers), self._verified.payload.sha256)
             source = self._source()
+            length = source.length
         else:
             check = PayloadCheck(Claims(), None)
-        if source.length > limit:
-            raise S3Error("EntityTooLarge", details={"ProposedSize": str(source.length), "MaxSizeAllowed": str(limit)})
+            length = source.length
+        if length > limit:
+            raise S3Error("EntityTooLarge", details={"ProposedSize": str(length), "MaxSizeAllowed": str(limit)})
         path = self._datapath
-        payload = await transfer.ingest(
-            source,
+        storing = Storing(
+            length,
             check.digests(algorithms | {"CRC64NVME"}, md5=md5),
             check,
-            objects=path.objects,
-            pool=path.pool,
-            executor=path.executor,
-            durability=durability,
+            path.objects,
+            path.executor,
+            durability,
         )
-        return Ingested(source.length, payload, check.md5, check.results, source.trailers)
+        if lane is not None:
+            return Ingested(length, await lane.pull(storing), check.md5, check.results, {})
+        assert source is not None
+        payload = await transfer.ingest(source, storing, pool=path.pool)
+        return Ingested(length, payload, check.md5, check.results, source.trailers)
 
     def _incoming(self) -> Incoming:
         length = self._request.headers.get(names.CONTENT_LENGTH)

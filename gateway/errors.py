@@ -8,6 +8,8 @@ import errno
 from collections.abc import Mapping
 
 from s3verbs.gateway.error_codes import ERROR_CODES
+from s3verbs.rdma import errors as rdma
+from s3verbs.rdma import headers
 from s3verbs.storage import errors as storage
 
 
@@ -42,6 +44,19 @@ def from_system(error: OSError) -> S3Error:
     """The S3 error for what the operating system refused outside the storage engine: SlowDown when this process or the
     host is out of something that comes back."""
     return S3Error("SlowDown" if error.errno in _SCARCE else "InternalError")
+
+
+def from_rdma(error: rdma.RdmaError) -> S3Error:
+    """The S3 error for what the RDMA data plane raised."""
+    match error:
+        case rdma.Declined():
+            return S3Error("NotImplemented", headers={headers.REPLY: headers.DECLINED})
+        case rdma.MalformedToken():
+            return S3Error("InvalidArgument", str(error))
+        case rdma.RemoteAccess():
+            return S3Error("InvalidArgument", "The memory that the RDMA token describes cannot be accessed.")
+        case _:
+            return S3Error("ServiceUnavailable", "The RDMA transfer could not be completed.")
 
 
 def from_storage(error: storage.StorageError) -> S3Error:

@@ -26,12 +26,12 @@ class Probe:
     reserve_bytes: int
     read_metadata: Callable[[], None]
     draining: Callable[[], bool]
-    rdma: str
+    rdma: Callable[[], str]
     sample: Callable[[], None]
 
     def readiness(self) -> tuple[bool, dict[str, Any]]:
         """Blocking: touches every payload directory."""
-        state: dict[str, Any] = {"version": __version__, "rdma": self.rdma}
+        state: dict[str, Any] = {"version": __version__, "rdma": self.rdma()}
         try:
             self.read_metadata()
             state["metadata"] = "ok"

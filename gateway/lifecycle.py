@@ -16,9 +16,9 @@ from aiohttp import web
 from s3verbs.gateway.auth.authenticator import Authenticator, Verified
 from s3verbs.gateway.auth.authorizer import Authorizer
 from s3verbs.gateway.auth.principal import ANONYMOUS
-from s3verbs.gateway.datapath import Datapath, decline_rdma
+from s3verbs.gateway.datapath import Datapath
 from s3verbs.gateway.documents import ErrorDocument
-from s3verbs.gateway.errors import S3Error, from_storage, from_system
+from s3verbs.gateway.errors import S3Error, from_rdma, from_storage, from_system
 from s3verbs.gateway.http import headers as names
 from s3verbs.gateway.http.body import CONTINUE
 from s3verbs.gateway.http.connection import CLOSE, KEEP, Connection
@@ -34,6 +34,7 @@ from s3verbs.gateway.routing import RouteTable
 from s3verbs.gateway.slow import SlowReply
 from s3verbs.gateway.watchdog import Watchdog
 from s3verbs.gateway.xml import responses
+from s3verbs.rdma.errors import RdmaError
 from s3verbs.storage.errors import StorageError
 
 FIRST_BYTE_SECONDS = 2.5
@@ -120,7 +121,7 @@ class Lifecycle:
         verified = self._authenticate(exchange, operation, request)
         self._authorize(exchange, operation, verified, request)
         call = self._call(exchange, request, verified)
-        extra = decline_rdma(operation.name, request.headers)
+        self._parts.datapath.open_lane(exchange, request, verified)
         if operation.slow:
             await SlowReply(self, exchange, request).answer(operation.handler(call))
             return
@@ -128,8 +129,6 @@ class Lifecycle:
             exchange.allow(Wait.FIRST_BYTE, FIRST_BYTE_SECONDS)
         reply = await operation.handler(call)
         exchange.deadline = 0.0
-        if extra:
-            reply.headers.update(extra)
         await self.respond(exchange, reply)
 
     # -- the steps --
@@ -207,13 +206,22 @@ class Lifecycle:
     async def respond(self, exchange: Exchange, reply: Reply) -> None:
         """Send a reply. Closes the reader of its content, whatever happens."""
         content = reply.content
+        lane = exchange.lane
         if content is not None:
             try:
-                head = self._head(exchange, reply.status, reply.headers, content.length)
-                await self._parts.datapath.deliver(exchange, content, head)
+                if lane is None:
+                    by_http = True
+                else:
+                    by_http = lane.declined or not await lane.push(content)
+                    reply.headers.update(lane.reply_headers(reply.status))
+                if by_http:
+                    head = self._head(exchange, reply.status, reply.headers, content.length)
+                    await self._parts.datapath.deliver(exchange, content, head)
+                    return
             finally:
                 content.reader.close()
-            return
+        elif lane is not None and reply.status == 200:
+            reply.headers.update(lane.reply_headers(200))
         body = b""
         if reply.document is not None:
             body = responses.write(reply.document)
@@ -294,6 +302,8 @@ class Lifecycle:
         """What a client is told of an error. The cause of an InternalError goes to the server's own log alone."""
         if isinstance(error, S3Error):
             return error
+        if isinstance(error, RdmaError):
+            return from_rdma(error)
         if isinstance(error, StorageError | OSError):
             failure = from_storage(error) if isinstance(error, StorageError) else from_system(error)
             if failure.code != "InternalError":

@@ -13,6 +13,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from s3verbs.gateway.http.exchange import Exchange
+from s3verbs.gateway.rdma_lane import Lanes
+from s3verbs.gateway.rdma_metrics import TransferMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -42,6 +44,7 @@ class RequestMetrics:
         self._connections = Gauge(
             "s3verbs_connections", "Open client connections", registry=registry, multiprocess_mode="livesum"
         )
+        self._transfers = TransferMetrics(registry)
         self._outcomes: dict[tuple[str, int, str], Counter] = {}
         self._operations: dict[str, tuple[Histogram, Counter, Counter]] = {}
         self._active = 0
@@ -66,14 +69,16 @@ class RequestMetrics:
             totals[1].inc(exchange.bytes_in)
         if exchange.bytes_out:
             totals[2].inc(exchange.bytes_out)
+        self._transfers.finished(exchange)
 
     def refused(self, status: int, code: str) -> None:
         self._requests.labels("", str(status), code).inc()
 
-    def sample(self, connections: int) -> None:
+    def sample(self, connections: int, lanes: Lanes) -> None:
         """Publish the gauges; called now and then, since other workers answer for this one."""
         self._in_flight.set(self._active)
         self._connections.set(connections)
+        self._transfers.sample(lanes)
 
 
 class _Storage:

@@ -16,9 +16,13 @@ from pathlib import Path
 
 from s3verbs import __version__
 from s3verbs.gateway.config import Settings
+from s3verbs.gateway.listening import StartError, bind, lock_data
 from s3verbs.gateway.metrics_directory import metrics_directory
 from s3verbs.gateway.setting_types import Address
-from s3verbs.gateway.supervisor import StartError, Supervisor, WorkerSeat, bind, lock_data
+from s3verbs.gateway.supervisor import Supervisor, WorkerSeat
+from s3verbs.rdma.samehost.location import bind_socket
+from s3verbs.rdma.samehost.sessions import SessionService
+from s3verbs.rdma.samehost.table import SessionTable
 
 SPARE_FILES = 256
 """Descriptors of a worker beside those of its connections."""
@@ -40,18 +44,24 @@ def serve(settings: Settings, *, show_lmcache: bool = False) -> int:
     first = _in_child(lambda: _prepare(settings))
     bound = [_bound(listener.getsockname()) for listener in listeners]
     metrics_bound = _bound(metrics_listener.getsockname()) if metrics_listener is not None else None
+    table, services, samehost = _samehost(settings, bound[0].port)
 
     def serve_worker(seat: WorkerSeat) -> int:
         from s3verbs.gateway import worker
+        from s3verbs.rdma.verbs.errors import VerbsUnavailable
         from s3verbs.storage.errors import StorageError
 
         try:
-            return worker.run(settings, seat, metrics_listener)
+            return worker.run(settings, seat, metrics_listener, table)
+        except VerbsUnavailable as error:
+            raise StartError(f"rdma: required, but {error}") from error
         except (StorageError, OSError) as error:
             raise StartError(str(error)) from error
 
     def announce() -> None:
-        sys.stdout.write(banner(settings, bound, metrics_bound, first, show_lmcache=show_lmcache))
+        sys.stdout.write(
+            banner(settings, bound, metrics_bound, {**first, "samehost": samehost}, show_lmcache=show_lmcache)
+        )
         sys.stdout.flush()
 
     with metrics_directory() as counts:
@@ -69,6 +79,7 @@ def serve(settings: Settings, *, show_lmcache: bool = False) -> int:
                 drain_timeout=settings.drain_timeout,
                 announce=announce,
                 on_worker_exit=forget_gauges,
+                services=services,
             ).run()
         finally:
             for lock in locks:
@@ -93,7 +104,8 @@ def banner(
         f"  data         {', '.join(str(path.resolve()) for path in settings.data)}",
         f"  workers      {settings.workers}",
         f"  metrics      {f'http://{metrics}/metrics' if metrics else 'off'}",
-        "  rdma         off" + (": this release has no RDMA transport" if settings.rdma != "off" else ""),
+        f"  rdma         {first['rdma']}",
+        f"  same host    {first['samehost']}",
         f"  access key   {first['access_key']}",
     ]
     if first["secret_key"]:
@@ -135,6 +147,22 @@ extra_config:
     req_checksum: required
     num_threads: "4"
 """
+
+
+def _samehost(settings: Settings, port: int) -> tuple[SessionTable | None, list[SessionService], str]:
+    """The table and the service of the same-host transport, and what to say of it."""
+    if settings.rdma == "off" or settings.socket == "off":
+        return None, [], "off by setting"
+    explicit = settings.socket if settings.socket != "auto" else None
+    try:
+        listener = bind_socket(port, explicit)
+    except OSError as error:
+        if explicit is not None:
+            raise StartError(f"socket: {error.strerror}; give another path, auto or off") from None
+        logging.getLogger("s3verbs").warning("the same-host transport is off: %s", error.strerror)
+        return None, [], f"off: {error.strerror}"
+    table = SessionTable(settings.workers)
+    return table, [SessionService(listener, table)], str(listener.path)
 
 
 def _bound(name: tuple[str, int]) -> Address:
@@ -188,13 +216,16 @@ def _prepare(settings: Settings) -> dict[str, str]:
     import asyncio
 
     from s3verbs.gateway import app
+    from s3verbs.rdma.verbs.errors import VerbsUnavailable
     from s3verbs.storage.errors import StorageError
 
     try:
         first = asyncio.run(app.prepare(settings))
+    except VerbsUnavailable as error:
+        raise StartError(f'rdma: required, but {error}; set rdma = "auto" to serve without') from error
     except (StorageError, OSError) as error:
         raise StartError(str(error)) from error
-    return {"access_key": first.access_key, "secret_key": first.secret_key}
+    return {"access_key": first.access_key, "secret_key": first.secret_key, "rdma": first.rdma}
 
 
 def _in_child(work: Callable[[], dict[str, str]]) -> dict[str, str]:

@@ -160,9 +160,29 @@ def network(raw: Any) -> Network:
 
 
 def rdma(raw: Any) -> str:
-    if raw not in ("off", "auto"):
+    return _matching(r"auto|required|off", raw)
+
+
+def rdma_device(raw: Any) -> str:
+    return _matching(r"[A-Za-z0-9_.-]{1,64}(:\d{1,3}(:\d{1,5})?)?", raw)
+
+
+def dc_key(raw: Any) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, int | str):
+        raise TypeError
+    value = raw if isinstance(raw, int) else int(raw, 0)
+    if not 0 <= value <= 0xFFFFFFFF:
         raise ValueError
-    return str(raw)
+    return value
+
+
+def socket_path(raw: Any) -> str:
+    text = _text(raw)
+    if text in ("auto", "off"):
+        return text
+    if not text.startswith("/") or len(text.encode()) > 107:
+        raise ValueError
+    return text
 
 
 def to_toml(value: Any) -> str:

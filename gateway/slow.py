@@ -12,7 +12,7 @@ from s3verbs.gateway.http.exchange import Exchange
 from s3verbs.gateway.http.request import S3Request
 from s3verbs.gateway.http.respond import XML, drained, make_head, write
 from s3verbs.gateway.operations.base import Reply
-from s3verbs.gateway.transfer import finished
+from s3verbs.gateway.storing import finished
 from s3verbs.gateway.xml import responses
 
 if TYPE_CHECKING:

@@ -11,8 +11,6 @@ Handing over costs about 50 microseconds, once in the life of a connection; a co
 """
 
 import contextlib
-import errno
-import fcntl
 import logging
 import mmap
 import os
@@ -23,14 +21,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
-from s3verbs.gateway.setting_types import Address
+from s3verbs.gateway.listening import StartError
 
 log = logging.getLogger("s3verbs")
 
-LOCK_NAME = "server.lock"
-BACKLOG = 4096
 ACCEPT_AT_ONCE = 64
 SLOT_BYTES = 64
 FIRST_BACKOFF = 0.1
@@ -39,10 +35,6 @@ STEADY_SECONDS = 30.0
 """A worker that lived so long is restarted without delay when it dies."""
 
 READY = b"ready"
-
-
-class StartError(Exception):
-    """The server cannot start; the text says what to change."""
 
 
 class Tally:
@@ -84,65 +76,25 @@ class _Worker:
     restart_at: float = 0.0
 
 
-def bind(address: Address) -> socket.socket:
-    """A listening socket. Raises StartError."""
-    try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
-        raise StartError(f"listen: {address}: {error.strerror}; give an address of this machine") from None
-    family, kind, protocol, _, where = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(where)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        hint = {
-            errno.EADDRINUSE: "another process listens there; stop it, or choose another port",
-            errno.EACCES: "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher port",
-            errno.EADDRNOTAVAIL: "give an address of this machine",
-        }.get(error.errno or 0, "choose another address")
-        raise StartError(f"listen: {address}: {os.strerror(error.errno or 0)}; {hint}") from None
-    listener.setblocking(False)
-    return listener
+class Service(Protocol):
+    """Something small that lives in the parent beside its workers: it never blocks and never raises."""
 
+    def register(self, selector: selectors.BaseSelector) -> None:
+        """Watch descriptors, each with a callable without arguments as its data."""
 
-def lock_data(directories: Sequence[Path], patience: float = 0.0) -> list[int]:
-    """Make and lock the data directories, so that no second server uses them. The locks live as long as the parent
-    or one of its workers. Workers of a parent that was killed are given `patience` seconds to finish.
-    Raises StartError."""
-    until = time.monotonic() + patience
-    locks = []
-    for directory in directories:
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StartError(
-                f"data: {directory}: {error.strerror}; give a directory that this user (uid {os.geteuid()}) can write"
-            ) from None
-        while not _lock_now(lock):
-            holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "?"
-            if time.monotonic() >= until or Path("/proc", holder).exists():
-                raise StartError(
-                    f"data: {directory}: another server uses it (pid {holder}); stop it, or give another directory"
-                )
-            time.sleep(0.05)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        locks.append(lock)
-    return locks
+    def next_event(self) -> float | None:
+        """Seconds until `tick` is wanted; None when it is not."""
 
+    def tick(self) -> None: ...
 
-def _lock_now(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+    def worker_exited(self, number: int) -> None:
+        """A worker is gone, and with it whatever it was doing."""
+
+    def leave(self) -> None:
+        """In a worker just forked: close what belongs to the parent."""
+
+    def close(self) -> None:
+        """In the parent, after the last worker."""
 
 
 class Supervisor:
@@ -157,12 +109,14 @@ class Supervisor:
         drain_timeout: float,
         announce: Callable[[], None],
         on_worker_exit: Callable[[int], None] = lambda pid: None,
+        services: Sequence[Service] = (),
     ) -> None:
         self._listeners = list(listeners)
         self._serve_worker = serve_worker
         self._drain_timeout = drain_timeout
         self._announce = announce
         self._on_worker_exit = on_worker_exit
+        self._services = services
         self._announced = False
         self._tally = Tally(workers)
         self._workers = [_Worker(number) for number in range(workers)]
@@ -177,13 +131,19 @@ class Supervisor:
         for worker in self._workers:
             self._start(worker)
         self._selector.register(self._wakeup_in, selectors.EVENT_READ, self._on_signal)
+        for service in self._services:
+            service.register(self._selector)
         while True:
             for key, _ in self._selector.select(self._next_event()):
                 key.data()
+            for service in self._services:
+                service.tick()
             self._restart_due()
             if self._stopping_since is not None:
                 living = [worker for worker in self._workers if worker.pid]
                 if not living:
+                    for service in self._services:
+                        service.close()
                     return 2 if self._failed else 0
                 if time.monotonic() - self._stopping_since > self._drain_timeout + 5:
                     self._kill(signal.SIGKILL)
@@ -239,6 +199,8 @@ class Supervisor:
         self._wakeup_out.close()
         for listener in self._listeners:
             listener.close()
+        for service in self._services:
+            service.leave()
         for other in self._workers:
             if other.channel is not None:
                 other.channel.close()
@@ -287,6 +249,8 @@ class Supervisor:
         pid, worker.pid, worker.pidfd, worker.channel = worker.pid, 0, -1, None
         was_ready, worker.ready = worker.ready, False
         self._on_worker_exit(pid)
+        for service in self._services:
+            service.worker_exited(worker.number)
         if self._stopping_since is not None:
             return
         self._accept_while_ready()
@@ -385,7 +349,8 @@ class Supervisor:
         now = time.monotonic()
         waits = [worker.restart_at - now for worker in self._workers if worker.pid == 0 and worker.restart_at]
         if self._stopping_since is not None:
-            return 0.2
+            waits.append(0.2)
+        waits += [wait for service in self._services if (wait := service.next_event()) is not None]
         return max(0.0, min(waits)) if waits else None
 
 

@@ -1,22 +1,20 @@
-"""The two payload loops: `ingest` (source -> storage) and `deliver` (storage -> sink).
+"""The payload loops: `ingest` (source -> storage) and `deliver` (storage -> sink), and what they take.
 
-Digests of payloads are computed only here, in one pass, on an executor thread while the next buffer fills.
+A source that brings buffers of its own has a loop in `chunk_ingest`. Digests of payloads are computed only in these
+loops, in one pass, on an executor thread while the next buffer fills.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from s3verbs.gateway.buffers import Buffer, BufferPool
-from s3verbs.gateway.checksums import Digests
 from s3verbs.gateway.errors import S3Error
-from s3verbs.storage.model import BLOCK_SIZE, INLINE_LIMIT, Durability, FilePayload, Payload
-from s3verbs.storage.objects import ObjectReader, ObjectStore
+from s3verbs.gateway.storing import Storing, settle
+from s3verbs.storage.model import BLOCK_SIZE, INLINE_LIMIT, Durability, Payload
+from s3verbs.storage.objects import ObjectReader
 from s3verbs.storage.payload import PayloadWriter
-
-T = TypeVar("T")
 
 FIRST_BYTES = 4096
 """What may come of a payload before it gets a buffer."""
@@ -120,32 +118,18 @@ class Ingest(Protocol):
         """
 
 
-Verify = Callable[[Digests, Mapping[str, str]], None]
-"""(digests, trailers): raises S3Error when the payload is not what the request said."""
-
-
-async def ingest(
-    source: PayloadSource,
-    digests: Digests,
-    verify: Verify,
-    *,
-    objects: ObjectStore,
-    pool: BufferPool,
-    executor: Executor,
-    durability: Durability,
-) -> Payload:
+async def ingest(source: PayloadSource, storing: Storing, *, pool: BufferPool) -> Payload:
     """Read `source` to its end, digest it, verify it, and put it into storage: inline up to INLINE_LIMIT bytes.
 
     At most two pool buffers are held. For a FilePayload of a STRICT bucket the bytes are on stable storage on return.
     On any error, cancellation included, nothing is left behind.
     """
     if source.length <= INLINE_LIMIT:
-        return await _ingest_inline(source, digests, verify, objects)
-    durable = durability is Durability.STRICT
-    return await _FileIngest(source, digests, verify, objects, pool, executor, durable).run()
+        return await _ingest_inline(source, storing)
+    return await _FileIngest(source, storing, pool).run()
 
 
-async def _ingest_inline(source: PayloadSource, digests: Digests, verify: Verify, objects: ObjectStore) -> Payload:
+async def _ingest_inline(source: PayloadSource, storing: Storing) -> Payload:
     # One byte more than announced, so that a longer stream is noticed and the end is seen.
     whole = memoryview(bytearray(source.length + 1))
     filled = 0
@@ -154,45 +138,32 @@ async def _ingest_inline(source: PayloadSource, digests: Digests, verify: Verify
     if filled != source.length:
         raise S3Error("IncompleteBody")
     data = bytes(whole[:filled])
-    digests.update(memoryview(data))
-    verify(digests, source.trailers)
-    return objects.inline_payload(data)
+    storing.digests.update(memoryview(data))
+    storing.verify(storing.digests, source.trailers)
+    return storing.objects.inline_payload(data)
 
 
 class _FileIngest:
     """One payload on its way into a file. While a buffer is digested and written on an executor thread, the next one
     fills; with no second buffer free the two steps alternate."""
 
-    def __init__(
-        self,
-        source: PayloadSource,
-        digests: Digests,
-        verify: Verify,
-        objects: ObjectStore,
-        pool: BufferPool,
-        executor: Executor,
-        durable: bool,
-    ) -> None:
+    def __init__(self, source: PayloadSource, storing: Storing, pool: BufferPool) -> None:
         self._source = source
-        self._digests = digests
-        self._verify = verify
-        self._objects = objects
+        self._storing = storing
         self._pool = pool
-        self._executor = executor
-        self._durable = durable
-        self._loop = asyncio.get_running_loop()
         self._buffers: list[Buffer] = []
-        self._writer: PayloadWriter | None = None
 
     async def run(self) -> Payload:
         if self._source.length <= BLOCK_SIZE:
             return await self._run_at_once()
+        storing = self._storing
         writing: asyncio.Future[None] | None = None
         creating: asyncio.Future[PayloadWriter] | None = None
+        writer: PayloadWriter | None = None
         try:
             buffer, filled = await self._first_buffer()
             self._buffers.append(buffer)
-            creating = self._loop.run_in_executor(self._executor, self._create)
+            creating = storing.loop.run_in_executor(storing.executor, storing.create)
             left = self._source.length
             turn = 0
             while left:
@@ -200,25 +171,20 @@ class _FileIngest:
                 count = await self._fill(buffer.view, min(left, BLOCK_SIZE), filled)
                 filled = 0
                 left -= count
-                if self._writer is None:
-                    self._writer = await settle(creating)
+                if writer is None:
+                    writer = await settle(creating)
                 if writing is not None:
                     await settle(writing)
-                writing = self._loop.run_in_executor(self._executor, self._consume, self._writer, buffer.view[:count])
+                writing = storing.loop.run_in_executor(storing.executor, storing.consume, writer, buffer.view[:count])
                 turn = await self._next_buffer(turn, left, writing)
             await self._expect_end()
             if writing is not None:
                 await settle(writing)
-            assert self._writer is not None
-            self._verify(self._digests, self._source.trailers)
-            return await self._seal(self._writer)
+            assert writer is not None
+            storing.verify(storing.digests, self._source.trailers)
+            return await storing.seal(writer)
         except BaseException:
-            if writing is not None:
-                await finished(writing)
-            if creating is not None:
-                await finished(creating)
-                if not creating.cancelled() and creating.exception() is None:
-                    creating.result().discard()
+            await storing.drop(creating, writing)
             raise
         finally:
             for buffer in self._buffers:
@@ -227,24 +193,18 @@ class _FileIngest:
     async def _run_at_once(self) -> Payload:
         """A payload of one buffer has nothing to overlap: when it is there, one turn on the executor does it all."""
         buffer, filled = await self._first_buffer()
+        storing = self._storing
         try:
             length = self._source.length
             await self._fill(buffer.view, length, filled)
             await self._expect_end()
-            storing = self._loop.run_in_executor(self._executor, self._store, buffer.view[:length])
-            return await self._settle_sealed(storing)
+            return await storing.settle_sealed(
+                storing.loop.run_in_executor(
+                    storing.executor, storing.store, buffer.view[:length], lambda: self._source.trailers
+                )
+            )
         finally:
             self._pool.release(buffer)
-
-    def _store(self, chunk: memoryview) -> FilePayload:
-        writer = self._create()
-        try:
-            self._consume(writer, chunk)
-            self._verify(self._digests, self._source.trailers)
-            return writer.seal(durable=self._durable)
-        except BaseException:
-            writer.discard()
-            raise
 
     async def _first_buffer(self) -> tuple[Buffer, int]:
         """A buffer of the pool, and how many bytes of the payload are in it: a client that has announced a payload and
@@ -279,27 +239,6 @@ class _FileIngest:
         if await self._source.receive(memoryview(bytearray(1))):
             raise S3Error("IncompleteBody", "The request body is longer than its declared length.")
 
-    def _create(self) -> PayloadWriter:
-        return self._objects.create_payload(self._source.length, durable=self._durable)
-
-    def _consume(self, writer: PayloadWriter, chunk: memoryview) -> None:
-        self._digests.update(chunk)
-        writer.write(chunk)
-
-    async def _seal(self, writer: PayloadWriter) -> FilePayload:
-        return await self._settle_sealed(
-            self._loop.run_in_executor(self._executor, lambda: writer.seal(durable=self._durable))
-        )
-
-    async def _settle_sealed(self, sealing: asyncio.Future[FilePayload]) -> FilePayload:
-        try:
-            return await settle(sealing)
-        except asyncio.CancelledError:
-            # Sealed for nobody.
-            if not sealing.cancelled() and sealing.exception() is None:
-                await self._objects.reclaim([sealing.result()])
-            raise
-
 
 async def deliver(reader: ObjectReader, offset: int, length: int, head: bytes, sink: PayloadSink) -> None:
     """Send `head` and then [offset, offset + length) of the object. The reader stays open.
@@ -313,24 +252,3 @@ async def deliver(reader: ObjectReader, offset: int, length: int, head: bytes, s
         else:
             await sink.send_file(segment.fd, segment.offset, segment.length)
     await sink.finish()
-
-
-async def settle(future: "asyncio.Future[T]") -> T:
-    """Await executor work. When cancelled meanwhile, wait for it all the same before the cancellation goes on: the
-    thread still uses the caller's buffers and descriptors."""
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        await finished(future)
-        raise
-
-
-async def finished(future: "asyncio.Future[T]") -> None:
-    """Wait until executor work is over, whatever comes of it, even when cancelled again."""
-    while not future.done():
-        try:
-            await asyncio.wait((future,))
-        except asyncio.CancelledError:
-            continue
-    if not future.cancelled():
-        future.exception()

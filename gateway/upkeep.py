@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 
-from s3verbs.gateway.transfer import settle
+from s3verbs.gateway.storing import settle
 from s3verbs.storage.opening import Store
 from s3verbs.storage.sweep import sweep_orphans
 

@@ -16,6 +16,7 @@ from s3verbs.gateway import app
 from s3verbs.gateway.config import Settings
 from s3verbs.gateway.http.connection import Listener, tls_context
 from s3verbs.gateway.supervisor import READY, WorkerSeat
+from s3verbs.rdma.samehost.table import SessionTable
 
 log = logging.getLogger("s3verbs")
 
@@ -30,11 +31,13 @@ TLS_SHUTDOWN_SECONDS = 1.0
 SAMPLE_SECONDS = 1.0
 
 
-def run(settings: Settings, seat: WorkerSeat, metrics_listener: socket.socket | None) -> int:
+def run(
+    settings: Settings, seat: WorkerSeat, metrics_listener: socket.socket | None, sessions: SessionTable | None
+) -> int:
     """Serve until SIGTERM, or until the parent is gone; the exit code."""
     _keep_freed_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, seat, metrics_listener))
+        return runner.run(_serve(settings, seat, metrics_listener, sessions))
 
 
 def _keep_freed_memory() -> None:
@@ -46,11 +49,13 @@ def _keep_freed_memory() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, 32 << 20)
 
 
-async def _serve(settings: Settings, seat: WorkerSeat, metrics_listener: socket.socket | None) -> int:
+async def _serve(
+    settings: Settings, seat: WorkerSeat, metrics_listener: socket.socket | None, sessions: SessionTable | None
+) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    gateway = await app.open_gateway(settings, loop, upkeep=seat.number == 0)
+    gateway = await app.open_gateway(settings, loop, worker=seat.number, sessions=sessions)
     listener = Listener(
         gateway.lifecycle.handle,
         limits=gateway.limits,
@@ -162,7 +167,7 @@ class _Arrivals:
 
 async def _sample(gateway: app.Gateway, listener: Listener) -> None:
     while True:
-        gateway.metrics.sample(len(listener.open))
+        gateway.sample(len(listener.open))
         await asyncio.sleep(SAMPLE_SECONDS)
 
 

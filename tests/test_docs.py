@@ -51,7 +51,7 @@ def without_comments(text: str) -> list[str]:
 def printed(access_key: str, secret_key: str, host: str = "127.0.0.1") -> list[str]:
     """The LMCache configuration of a first start."""
     settings = load(None, {}, {"data": ["d"], "buckets": ["kvcache:relaxed"]}).settings
-    first = {"access_key": access_key, "secret_key": secret_key}
+    first = {"access_key": access_key, "secret_key": secret_key, "rdma": "", "samehost": ""}
     text = banner(settings, [Address(host, 9000)], None, first, show_lmcache=True)
     return without_comments(text.partition("# lmcache.yaml")[2])
 

@@ -1,4 +1,4 @@
-"""`python -m conformance.perf`: the load benchmark, one table per run.
+"""`python -m conformance.perf`: the load benchmark, one table per run. `... rdma`: RDMA against HTTP.
 
 Every peer runs alone, in turn, on this machine; rounds interleave the peers so that a noisy minute hits all of them.
 A figure is the median over the rounds. Read ratios within one run, not figures across runs.
@@ -99,6 +99,10 @@ def measure(
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["rdma"]:
+        from conformance.perf import rdma
+
+        return rdma.main(arguments[1:])
     options = parse(arguments)
     wanted = [word for word in options.workloads.split(",") if word]
     workloads = [each for each in WORKLOADS if not wanted or any(word in each.name for word in wanted)]

@@ -41,6 +41,8 @@ class Load:
     p50_us: float
     p99_us: float
     client_cpu: float
+    crc32: tuple[int, ...] = ()
+    """Of the last body that each connection received, where it was kept."""
 
     @property
     def per_second(self) -> float:
@@ -75,12 +77,17 @@ class _Signer(S3SigV4Auth):
         return False
 
 
+def compile_c(source: Path, binary: Path) -> Path:
+    """Build one C file with the compiler that built this Python, or cc; returns `binary`."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    subprocess.run([compiler, "-O2", "-o", str(binary), str(source)], check=True)
+    return binary
+
+
 class LoadClient:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="s3verbs-load-")
-        self._binary = Path(self._folder.name) / "load"
-        compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-        subprocess.run([compiler, "-O2", "-o", str(self._binary), str(SOURCE)], check=True)
+        self._binary = compile_c(SOURCE, Path(self._folder.name) / "load")
 
     def run(
         self,
@@ -91,7 +98,9 @@ class LoadClient:
         seconds: float,
         body_bytes: int = 0,
         total: int = 0,
+        receive_bytes: int = 0,
     ) -> Load:
+        """`receive_bytes`: the size of each connection's buffer for bodies; 0 drops them."""
         requests = b"".join(b"%d\n%s" % (len(each), each) for each in heads)
         command = [
             str(self._binary),
@@ -101,6 +110,7 @@ class LoadClient:
             str(seconds),
             str(body_bytes),
             str(total),
+            *([str(receive_bytes)] if receive_bytes else []),
         ]
         result = subprocess.run(command, input=requests, check=True, capture_output=True, timeout=seconds + 120)
         out = json.loads(result.stdout)
@@ -113,6 +123,7 @@ class LoadClient:
             p50_us=out["p50_us"],
             p99_us=out["p99_us"],
             client_cpu=out["client_cpu"],
+            crc32=tuple(out["crc32"]),
         )
 
     def close(self) -> None:

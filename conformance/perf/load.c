@@ -1,12 +1,14 @@
 /* A closed-loop HTTP/1.1 load client: C connections, each with one request in flight, until a time is over
  * or TOTAL requests were begun (0: no such limit).
  *
- *   load HOST PORT CONNECTIONS SECONDS BODY_BYTES TOTAL < REQUESTS
+ *   load HOST PORT CONNECTIONS SECONDS BODY_BYTES TOTAL [RECEIVE_BYTES] < REQUESTS
  *
  * REQUESTS is a sequence of records "<decimal length>\n<request head, that many bytes>"; they are sent in turn, over and
  * over. BODY_BYTES of arbitrary data follow every head (0 for GET, HEAD and LIST). Heads are signed beforehand, so the
- * client spends nothing on signing. Prints one JSON object: requests, errors (status not 2xx), payload bytes both ways,
- * seconds, latency quantiles in microseconds and the client's own CPU seconds.
+ * client spends nothing on signing. Response bodies are dropped, 256 KiB at a time; with RECEIVE_BYTES each connection
+ * has a buffer of that size and receives every body into its place there, as a client does that wants the object.
+ * Prints one JSON object: requests, errors (status not 2xx), payload bytes both ways, seconds, latency quantiles in
+ * microseconds, the client's own CPU seconds, and the CRC32 of the last body in each buffer.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -46,12 +48,14 @@ struct connection {
     size_t tail_length;
     int status;
     double started;
+    char *buffer;       /* receive_bytes, or NULL: bodies are dropped */
+    size_t received;    /* bytes of this response in it */
 };
 
 static struct request *requests;
 static size_t request_count, next_request, total_requests;
 static char *body, *sink;
-static size_t body_bytes;
+static size_t body_bytes, receive_bytes;
 static double *latencies;
 static size_t latency_count, latency_room;
 static long long done, errors, bytes_in;
@@ -62,6 +66,13 @@ static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static double cpu_seconds(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
 static void die(const char *what) {
@@ -108,7 +119,7 @@ static void begin(struct connection *c) {
     c->request = &requests[next_request++ % request_count];
     c->sent = c->head_length = 0;
     c->head_done = c->chunked = c->closing = 0;
-    c->tail_length = 0;
+    c->tail_length = c->received = 0;
     c->started = now();
 }
 
@@ -162,6 +173,10 @@ static int pump_in(struct connection *c) {
         if (c->head_done && !c->chunked && c->left == 0) return 1;
         char *into = c->head_done ? sink : c->head + c->head_length;
         size_t room = c->head_done ? READ_CHUNK : HEAD_LIMIT - 1 - c->head_length;
+        if (c->head_done && c->buffer) {
+            into = c->buffer + c->received;
+            room = receive_bytes - c->received;
+        }
         if (!room) return -1;
         ssize_t n = recv(c->fd, into, room, MSG_DONTWAIT);
         if (n == 0) return -1;
@@ -184,7 +199,12 @@ static int pump_in(struct connection *c) {
             parse_head(c);
             data = end + 4;
             length = c->head_length - (size_t)(data - c->head);
+            if (c->buffer) {
+                if (length > receive_bytes) return -1;
+                memcpy(c->buffer, data, length);
+            }
         }
+        c->received += length;
         bytes_in += (long long)length;
         if (c->chunked) {
             size_t keep = length < 5 ? length : 5;
@@ -202,6 +222,16 @@ static int pump_in(struct connection *c) {
     }
 }
 
+static unsigned crc32(const char *data, size_t length) {
+    unsigned table[256], crc = ~0u;
+    for (unsigned i = 0; i < 256; i++) {
+        table[i] = i;
+        for (int bit = 0; bit < 8; bit++) table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xEDB88320u : 0);
+    }
+    for (size_t i = 0; i < length; i++) crc = crc >> 8 ^ table[(crc ^ (unsigned char)data[i]) & 0xFF];
+    return ~crc;
+}
+
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -212,8 +242,8 @@ static double quantile(double q) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 7) {
-        fprintf(stderr, "usage: load HOST PORT CONNECTIONS SECONDS BODY_BYTES TOTAL < REQUESTS\n");
+    if (argc != 7 && argc != 8) {
+        fprintf(stderr, "usage: load HOST PORT CONNECTIONS SECONDS BODY_BYTES TOTAL [RECEIVE_BYTES] < REQUESTS\n");
         return 2;
     }
     address.sin_family = AF_INET;
@@ -223,6 +253,7 @@ int main(int argc, char **argv) {
     double seconds = atof(argv[4]);
     body_bytes = (size_t)atoll(argv[5]);
     total_requests = (size_t)atoll(argv[6]);
+    receive_bytes = argc == 8 ? (size_t)atoll(argv[7]) : 0;
     read_requests();
     body = malloc(body_bytes + 1);
     sink = malloc(READ_CHUNK);
@@ -232,8 +263,14 @@ int main(int argc, char **argv) {
         x ^= x << 13, x ^= x >> 7, x ^= x << 17;
         memcpy(body + i, &x, 8);
     }
+    for (int i = 0; i < count && receive_bytes; i++) {
+        connections[i].buffer = malloc(receive_bytes);
+        if (!connections[i].buffer) die("malloc");
+        memset(connections[i].buffer, 1, receive_bytes); /* its pages are there before the clock starts */
+    }
     int epoll = epoll_create1(0);
     for (int i = 0; i < count; i++) dial(&connections[i], epoll);
+    double cpu_before = cpu_seconds();
     double start = now(), end = start + seconds;
     for (int i = 0; i < count; i++) {
         begin(&connections[i]);
@@ -277,12 +314,13 @@ int main(int argc, char **argv) {
         }
     }
     double elapsed = now() - start;
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    double cpu = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+    double cpu = cpu_seconds() - cpu_before;
     qsort(latencies, latency_count, sizeof *latencies, ascending);
     printf("{\"requests\": %lld, \"errors\": %lld, \"last_bad_status\": %d, \"bytes_in\": %lld, \"bytes_out\": %lld, \"seconds\": %.6f, "
-           "\"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, \"client_cpu\": %.3f}\n",
+           "\"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, \"client_cpu\": %.3f, \"crc32\": [",
            done, errors, last_bad_status, bytes_in, done * (long long)body_bytes, elapsed, quantile(0.5), quantile(0.99), quantile(1.0), cpu);
+    for (int i = 0; i < count && receive_bytes; i++)
+        printf("%s%u", i ? ", " : "", crc32(connections[i].buffer, connections[i].received));
+    printf("]}\n");
     return 0;
 }

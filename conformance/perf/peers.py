@@ -200,6 +200,8 @@ class SeaweedFS(Peer):
 class S3Verbs(Peer):
     name = "s3verbs"
     durability = "strict"
+    settings: Mapping[str, str] = {}
+    """Further flags of `serve`, without their dashes."""
 
     def start(self) -> None:
         binary = program("s3verbs", install="pip install 's3verbs[server]'", extra=(Path(sys.executable).parent,))
@@ -209,6 +211,7 @@ class S3Verbs(Peer):
             "workers": self.workers,
             "bucket": f"bench:{self.durability}",
             "metrics-listen": f"127.0.0.1:{free_port()}",
+            **self.settings,
         }
         flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         self.launch(

@@ -20,14 +20,16 @@ from s3verbs.gateway.errors import S3Error
 from s3verbs.gateway.http.aws_chunked import ChunkVerifier
 from s3verbs.gateway.http.headers import AUTHORIZATION, HOST, X_AMZ_CONTENT_SHA256
 from s3verbs.gateway.http.request import S3Request
+from s3verbs.rdma import headers as rdma
 
 MAX_SKEW = 15 * 60
 """Seconds that a request's clock may differ from ours."""
 
 _NANOSECONDS = 1_000_000_000
 
-_MUST_BE_SIGNED = ("x-amz-", "x-s3verbs-")
-"""Beginnings of the headers that change what a request does: whoever holds a presigned URL must not add one."""
+_MUST_BE_SIGNED = ("x-amz-", "x-s3verbs-", *rdma.TOKEN_HEADERS)
+"""Beginnings of the headers that change what a request does: whoever holds a presigned URL must not add one, nor aim
+an RDMA transfer at other memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from aiohttp import StreamReader, web
 if TYPE_CHECKING:
     from s3verbs.gateway.http.connection import Connection
     from s3verbs.gateway.http.direct_body import DirectBody
+    from s3verbs.gateway.rdma_lane import Lane
 
 
 _RESET = struct.pack("ii", 1, 0)
@@ -37,6 +38,7 @@ class Exchange:
     `keep_alive` is cleared by whatever makes the connection unusable. `started` is perf_counter's time, `deadline` the
     loop's; past it the watchdog sets `expired` to `wait` and cancels `task`. `secure` says whether this connection is
     TLS, `secure_client` whether the client's is, which may end at a proxy. `direct` reads the rest of a large body.
+    `lane` is there for a request with an RDMA token.
     """
 
     __slots__ = (
@@ -60,6 +62,7 @@ class Exchange:
         "id",
         "keep_alive",
         "key",
+        "lane",
         "loop",
         "method",
         "operation",
@@ -111,6 +114,7 @@ class Exchange:
         self._waited = 0.0
         self._since = 0.0
         self.direct: DirectBody | None = None
+        self.lane: Lane | None = None
         self.expired = Wait.NOTHING
 
     def allow(self, wait: Wait, seconds: float) -> None:

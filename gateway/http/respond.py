@@ -13,7 +13,7 @@ from http import HTTPStatus
 
 from s3verbs.gateway.http.exchange import Exchange, Wait
 from s3verbs.gateway.http.transport_socket import TransportSocket
-from s3verbs.gateway.transfer import settle
+from s3verbs.gateway.storing import settle
 
 SERVER = "s3verbs"
 XML = "application/xml"

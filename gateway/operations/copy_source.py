@@ -18,7 +18,7 @@ from s3verbs.gateway.operations.guard import (
     invalid_argument,
     no_such_version,
 )
-from s3verbs.gateway.transfer import settle
+from s3verbs.gateway.storing import settle
 from s3verbs.storage.errors import PayloadDamaged, StorageError
 from s3verbs.storage.model import Version
 from s3verbs.storage.objects import ObjectReader, Segment

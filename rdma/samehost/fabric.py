@@ -50,6 +50,11 @@ class SameHostFabric:
     def transports(self) -> frozenset[Transport]:
         return frozenset({Transport.SAMEHOST})
 
+    @property
+    def connections(self) -> int:
+        """None: it has no queue pairs."""
+        return 0
+
     async def open(self, token: Token) -> "SameHostRegion":
         """Raises Declined (NO_SESSION, NOT_PERMITTED, NO_TRANSPORT), RemoteAccess when the range is not inside one
         region of the session."""
@@ -62,7 +67,7 @@ class SameHostFabric:
         return SameHostRegion(self, client, region, token)
 
     def describe(self) -> str:
-        return f"same host: process_vm_readv, process_vm_writev; {self._table.sessions} sessions"
+        return f"same host: process_vm_readv, process_vm_writev, up to {self._table.sessions} sessions"
 
     async def close(self) -> None:
         """After the last request: no region is open."""

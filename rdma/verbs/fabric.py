@@ -66,6 +66,10 @@ class VerbsFabric:
     def transports(self) -> frozenset[Transport]:
         return frozenset({Transport.RC, Transport.DC} if self._dc else {Transport.RC})
 
+    @property
+    def connections(self) -> int:
+        return len(self._cache)
+
     async def open(self, token: Token) -> RemoteRegion:
         if token.transport not in self.transports:
             raise Declined(Decline.NO_TRANSPORT)
@@ -107,13 +111,15 @@ def open_verbs(options: VerbsOptions, arena: Arena, loop: asyncio.AbstractEventL
     """Opens the devices and registers the arena with each; takes about 0.1 s per GiB. `loop` is the one that will call
     the fabric; it need not run yet. The arena must outlive the fabric. Raises VerbsUnavailable, whose text says why
     there is no RDMA here, and ValueError for a malformed pin."""
-    api.load()
-    cm.load()
     verdicts = explain(read_inventory(), options.devices)
     rails = [verdict.rail for verdict in verdicts if verdict.rail is not None]
     problems = [f"{verdict.device}: {verdict.text}" for verdict in verdicts if verdict.rail is None and verdict.wanted]
-    if not rails and not problems:
-        problems = [f"{verdict.device}: {verdict.text}" for verdict in verdicts]
+    if not rails:
+        # Before the libraries: who has no device needs none.
+        problems = problems or [f"{verdict.device}: {verdict.text}" for verdict in verdicts]
+        raise VerbsUnavailable("; ".join(problems) or "the kernel knows no RDMA device")
+    api.load()
+    cm.load()
     devices: dict[str, OpenedDevice] = {}
     usable: list[Rail] = []
     refused: set[str] = set()
@@ -131,7 +137,7 @@ def open_verbs(options: VerbsOptions, arena: Arena, loop: asyncio.AbstractEventL
     for name in devices.keys() - {rail.device for rail in usable}:
         devices.pop(name).close()
     if not usable:
-        raise VerbsUnavailable("; ".join(problems) or "no RDMA device is known to the kernel")
+        raise VerbsUnavailable("; ".join(problems))
     for problem in problems:
         _log.warning("not used for RDMA: %s", problem)
     dc_rails: list[Rail] = []

@@ -116,7 +116,7 @@ def test_health_says_what_it_found(endpoint: Endpoint) -> None:
     assert ready["status"] == "ready"
     assert ready["metadata"] == "ok"
     assert "bytes free" in ready["payload"][str(endpoint.data)]
-    assert ready["rdma"].startswith("off")
+    assert ready["rdma"].startswith("same host: ")
 
 
 def test_all_processes_together_stay_small(endpoint: Endpoint) -> None:

@@ -275,7 +275,7 @@ EARLY = {
     "no such bucket": ("/no-such-bucket-here/key", {}, "NoSuchBucket"),
     "a bad digest header": (OBJECT, {"content_md5": "x"}, "InvalidDigest"),
     "an unsupported header": (OBJECT, {"x_amz_server_side_encryption": "AES256"}, "NotImplemented"),
-    "an RDMA token": (OBJECT, {"x_amz_rdma_token": "0" * 81}, "NotImplemented"),
+    "an RDMA token": (OBJECT, {"x_amz_rdma_token": "0" * 81}, "InvalidArgument"),
 }
 
 

@@ -18,6 +18,7 @@ from tests.robustness.server_load import POOL
 KEY = f"/{BUCKET}/stream"
 BEFORE = b"what was stored before"
 MIN_CHUNK = 8192
+TOKEN = "00007f1dc46fd010:00100000:0000abcd:0000:001234:1:00000000000000000000ffff7f000001"
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +257,7 @@ CASES: dict[str, Case] = {
         "InvalidChunkSizeError", small_middle, UNSIGNED_TRAILER, status=403, headers=CRC32
     ),
     "a wrong Content-MD5": Case("BadDigest", whole, headers={"content-md5": "1B2M2Y8AsgTpgAmY7PhCfg=="}),
-    "an RDMA token as well": Case("NotImplemented", whole, status=501, headers={"x-amz-rdma-token": "0" * 88}),
+    "an RDMA token as well": Case("InvalidArgument", whole, headers={"x-amz-rdma-token": TOKEN}),
 }
 
 SIZES = {"in the record": (MIN_CHUNK, 1000), "in a file": (MIN_CHUNK, 70_000, 9000)}

@@ -41,6 +41,15 @@ def test_lists_come_from_every_source(tmp_path: Path) -> None:
     assert load(None, {}, {"listen": listen}).settings.listen == expected
 
 
+def test_the_rdma_settings_may_stand_in_a_table(tmp_path: Path) -> None:
+    file = text(tmp_path, '[rdma]\nmode = "required"\ndevices = ["mlx5_0:1"]\ndc_key = 7\nsocket = "off"\n')
+    found = load(file, {}, {}).settings
+    assert (found.rdma, found.rdma_devices, found.rdma_dc_key, found.socket) == ("required", ("mlx5_0:1",), 7, "off")
+    assert load(text(tmp_path, 'rdma = "off"'), {}, {}).settings.rdma == "off"
+    with pytest.raises(ConfigError, match="rdma_device: unknown setting"):
+        load(text(tmp_path, '[rdma]\ndevice = "mlx5_0"'), {}, {})
+
+
 def test_buckets_name_their_durability() -> None:
     assert load(None, {}, {"buckets": ["kvcache:relaxed", "logs"]}).settings.buckets == (
         InitialBucket("kvcache", Durability.RELAXED),
@@ -72,7 +81,13 @@ def test_buckets_name_their_durability() -> None:
         ("map_bytes", "1.5GiB"),
         ("stale_upload_days", "-1"),
         ("trusted_proxies", "10.0.0.0/40"),
-        ("rdma", "required"),
+        ("rdma", "on"),
+        ("rdma_devices", "mlx5_0:one"),
+        ("rdma_dc_key", "0x1ffffffff"),
+        ("rdma_allowed_peers", "10.0.0.0/40"),
+        ("rdma_pool_bytes", "1MiB"),
+        ("rdma_transfer_timeout", "0"),
+        ("socket", "relative/path"),
         ("root_access_key", "a b"),
         ("access_log", ""),
         ("data", ""),

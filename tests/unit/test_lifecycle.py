@@ -8,6 +8,7 @@ import socket
 import struct
 import uuid
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from s3verbs.gateway.http.exchange import Exchange
 from s3verbs.gateway.http.request import S3Request
 from s3verbs.gateway.lifecycle import Lifecycle
 from s3verbs.gateway.operations.base import Call, Content, Handler, Operation, Reply
+from s3verbs.gateway.rdma_lane import Lanes
 from s3verbs.storage.epochs import Epoch
 from s3verbs.storage.errors import PayloadDamaged, StorageFull
 from s3verbs.storage.memory import MemoryMetadataStore, MemoryPayloadStore
@@ -61,7 +63,13 @@ class Server:
         payloads = MemoryPayloadStore(metadata.disk)
         objects = ObjectStore(metadata, payloads, clock=lambda: 1, new_id=new_id)
         store = Store(objects, metadata, payloads, uuid.uuid4(), Epoch(), Path(), False, -1)  # type: ignore[arg-type]
-        self.gateway: Gateway = app.wire(self.settings, store, loop)
+        self.gateway: Gateway = app.wire(
+            self.settings,
+            store,
+            loop,
+            ThreadPoolExecutor(4),
+            Lanes({}, None, transfer_timeout=1, off="off in this test"),
+        )
         parts = dataclasses.replace(
             self.gateway.lifecycle._parts, authenticator=Trusting(), find_operation=self._operation
         )

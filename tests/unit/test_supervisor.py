@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from s3verbs.gateway import worker
+from s3verbs.gateway.listening import bind
 from s3verbs.gateway.setting_types import Address
-from s3verbs.gateway.supervisor import READY, Supervisor, Tally, WorkerSeat, bind
+from s3verbs.gateway.supervisor import READY, Supervisor, Tally, WorkerSeat
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from s3verbs.gateway.buffers import BufferPool
 from s3verbs.gateway.checksums import Digests
 from s3verbs.gateway.errors import S3Error
+from s3verbs.gateway.storing import Storing
 from s3verbs.gateway.transfer import deliver, ingest
 from s3verbs.storage.errors import StorageFull
 from s3verbs.storage.faults import Faults
@@ -64,15 +65,15 @@ class Store:
 
     async def ingest(self, source: Pieces, executor: ThreadPoolExecutor, **options: object) -> Payload:
         verify = options.get("verify", lambda digests, trailers: None)
-        return await ingest(
-            source,
+        storing = Storing(
+            source.length,
             self.digests,
             verify,  # type: ignore[arg-type]
-            objects=self.objects,
-            pool=self.pool,
-            executor=executor,
-            durability=Durability.RELAXED,
+            self.objects,
+            executor,
+            Durability.RELAXED,
         )
+        return await ingest(source, storing, pool=self.pool)
 
     def bytes_of(self, payload: Payload) -> bytes:
         if isinstance(payload, InlinePayload):
