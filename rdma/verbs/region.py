@@ -105,7 +105,10 @@ class RcRegion:
             return self._connection
 
     async def close(self) -> None:
-        await self._still.wait()
-        if self._connection is not None:
-            self._cache.release(self._key, self._connection)
-            self._connection = None
+        try:
+            await self._still.wait()
+        finally:
+            # Cancelled or not: a lease that stays would keep the connection for ever.
+            if self._connection is not None:
+                self._cache.release(self._key, self._connection)
+                self._connection = None

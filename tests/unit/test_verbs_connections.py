@@ -442,6 +442,22 @@ async def test_closing_a_region_waits_for_its_chunks(network: Network) -> None:
         await region.read(0, Memory(1).buffer(0), 5)
 
 
+async def test_a_cancelled_close_gives_the_lease_back(network: Network) -> None:
+    region = await network.region(memory=Memory(4))
+    network.links[0].automatic = False
+    read = asyncio.ensure_future(region.read(0, Memory(1).buffer(0), 5))
+    while not network.links[0].posted:
+        await asyncio.sleep(0)
+    closing = asyncio.ensure_future(region.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait((closing,))
+    (connection,) = network.cache._live.values()
+    assert connection.leases == 0
+    network.links[0].complete()
+    await read
+
+
 async def test_leases_are_given_back_whatever_happens(network: Network) -> None:
     for status in (CompletionStatus.SUCCESS, CompletionStatus.REM_ACCESS_ERR, CompletionStatus.RETRY_EXC_ERR):
         region = await network.region(memory=Memory(4))
