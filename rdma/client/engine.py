@@ -28,7 +28,11 @@ from s3verbs.rdma.headers import TOKEN
 from s3verbs.rdma.token import MAX_SIZE
 
 _NEVER = threading.Event()
-_DECLINES = {"declined": "the server has no transport for the token", "ignored": "the server ignores tokens"}
+_DECLINES = {
+    "declined": "the server has no transport for the token",
+    "ignored": "the server ignores tokens",
+    "anonymous": "there are no keys, and anonymous requests get no RDMA",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +258,9 @@ class Engine:
     def _mint(self, region: Region) -> tuple[Exposed, str] | None:
         """None: HTTP."""
         if not 0 < region.size <= MAX_SIZE or self._exposer.is_http:
+            return None
+        if not self._control.can_sign():
+            self._decline("anonymous")
             return None
         minted = region.memory.token(region.offset, region.size)
         if minted is None:
