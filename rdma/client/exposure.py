@@ -1,15 +1,14 @@
 """Which transport a client's memory is exposed by, and what is done with memory that it does not take."""
 
-import ipaddress
 import logging
-import socket
+import mmap
 import threading
 import time
 from collections.abc import Sequence
 
 from s3verbs.rdma.client.cuda import CudaError, Driver
 from s3verbs.rdma.client.errors import TransportMissing
-from s3verbs.rdma.client.memory import Described
+from s3verbs.rdma.client.memory import Described, describe
 from s3verbs.rdma.client.quarantine import Exposed
 from s3verbs.rdma.client.transport import ClientTransport, Memory, Registration, TransportUnavailable
 from s3verbs.rdma.token import Transport
@@ -23,41 +22,24 @@ LOOK_AGAIN_SECONDS = 30.0
 
 
 def open_samehost(host: str, port: int, socket_path: str | None) -> ClientTransport:
-    """Raises TransportUnavailable."""
+    """One that has exposed a page to its gateway and taken it back. Raises TransportUnavailable."""
+    from s3verbs.rdma.client.samehost import SameHostTransport
+
+    transport = SameHostTransport(host, port, socket_path)
+    page = describe(mmap.mmap(-1, mmap.PAGESIZE))
     try:
-        from s3verbs.rdma.client.samehost import SameHostTransport  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        raise TransportUnavailable(f"the same-host transport cannot be imported: {error}") from error
-    transport: ClientTransport = SameHostTransport(host, port, socket_path)
+        transport.register(Memory(page.address, page.size, page.owner)).revoke()
+    except TransportUnavailable:
+        transport.close()
+        raise
     return transport
 
 
 def open_rc(devices: Sequence[str]) -> ClientTransport:
     """Raises TransportUnavailable."""
-    try:
-        from s3verbs.rdma.client.verbs import RcTransport  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        raise TransportUnavailable(f"verbs cannot be used: {error}") from error
-    transport: ClientTransport = RcTransport(devices)
-    return transport
+    from s3verbs.rdma.client.verbs import RcTransport
 
-
-def is_this_machine(host: str) -> bool:
-    """Whether the endpoint's address is one of this machine's: only then a socket can be bound to it."""
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
-    except OSError:
-        return False
-    for family, kind, protocol, _, address in found:
-        if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
-            return True
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.bind(address)
-                return True
-        except OSError:
-            continue
-    return False
+    return RcTransport(devices)
 
 
 class Exposer:
@@ -154,6 +136,12 @@ class Exposer:
             self._noted.add(why)
         _LOG.warning("%s", why)
 
+    def rest(self, token: str) -> None:
+        """The server could not reach the memory by this token: a transport with several ways prefers others a while."""
+        rest = getattr(self._transport, "rest", None)
+        if rest is not None:
+            rest(token)
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
@@ -169,22 +157,13 @@ class Exposer:
             try:
                 return driver.open_dmabuf(gpu, address, size)
             except CudaError as error:
-                raise TransportUnavailable(f"no dma-buf: {error}") from error
+                raise OSError(str(error)) from error
 
-        try:
-            return transport.register(Memory(address, size, memory.owner, gpu, dmabuf))
-        except TransportUnavailable as without:
-            try:
-                # A plain registration of the address works where the nvidia-peermem module is loaded.
-                return transport.register(Memory(address, size, memory.owner, gpu))
-            except TransportUnavailable as error:
-                raise TransportUnavailable(f"{without}; by nvidia-peermem: {error}") from error
+        return transport.register(Memory(address, size, memory.owner, gpu, dmabuf))
 
     def _open(self, name: str) -> ClientTransport:
         if name == "rc":
             return open_rc(self._devices)
-        if self._socket_path is None and not is_this_machine(self._host):
-            raise TransportUnavailable(f"{self._host} is not this machine")
         return open_samehost(self._host, self._port, self._socket_path)
 
     def _look(self) -> None:

@@ -18,6 +18,11 @@ from s3verbs.rdma.client.transport import TransportUnavailable
 _PID = os.getpid()
 
 
+def is_process(pid: int) -> bool:
+    """Whether this is still that process, and not one that was forked from it. Costs no system call."""
+    return pid == _PID
+
+
 def _in_child() -> None:
     global _PID
     _PID = os.getpid()
@@ -84,11 +89,11 @@ class RegisteredMemory:
 
     def enter(self, *, write: bool) -> None:
         """One more operation uses it; `leave` ends that. Raises RegionError."""
+        if self._pid != _PID:
+            raise RegionClosed("the region was registered by the process that this one was forked from")
         with self._changed:
             if self._closed:
                 raise RegionClosed("the region is closed")
-            if self._pid != _PID:
-                raise RegionClosed("the region was registered by the process that this one was forked from")
             if self._unsafe:
                 raise RegionQuarantined("a server may still move bytes of this memory; try again later")
             if write and not self.writable:
@@ -157,10 +162,10 @@ class RegisteredMemory:
         """No operation can begin any more; waits for those that run, which their deadlines bound, then takes the memory
         back. True: it is the owner's alone. False: it is in quarantine, and the owner stays referenced until it is not.
         """
+        if self._pid != _PID:
+            return False
         with self._changed:
             self._closed = True
-            if self._pid != _PID:
-                return False
             while self._users:
                 self._changed.wait()
             exposed, self._exposed = self._exposed, None

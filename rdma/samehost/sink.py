@@ -16,8 +16,9 @@ from concurrent.futures import Executor
 from s3verbs.rdma.errors import RemoteAccess
 from s3verbs.rdma.samehost.fabric import SameHostRegion
 
-PIECE = 1 << 20
-"""Bytes that a thread copies before it takes the next piece."""
+PIECES = (1 << 20, 4 << 20)
+"""Bytes that a thread copies before it takes the next piece, at least and at most: larger ones cost fewer calls,
+smaller ones let more threads take part."""
 PARALLEL = min(4, os.cpu_count() or 1)
 """Threads that copy one range; one thread reaches about half of what two cores' memory gives."""
 
@@ -68,8 +69,10 @@ class MappedSink:
         if not length:
             return
         self._expect(length)
-        copy = _Copy(self._region, self.moved, fd, offset, length)
-        helpers = min(PARALLEL, -(-length // PIECE)) - 1
+        share = -(-length // PARALLEL)
+        piece = min(max(share, PIECES[0]), PIECES[1])
+        copy = _Copy(self._region, self.moved, fd, offset, length, piece)
+        helpers = min(PARALLEL, -(-length // piece)) - 1
         await self._region.run(self._executor, copy.lead, self._executor, helpers)
         self.moved += length
 
@@ -87,13 +90,14 @@ class MappedSink:
 class _Copy:
     """One range of a file on its way. `lead` runs on one thread and asks others to help."""
 
-    def __init__(self, region: SameHostRegion, at: int, fd: int, offset: int, length: int) -> None:
+    def __init__(self, region: SameHostRegion, at: int, fd: int, offset: int, length: int, piece: int) -> None:
         self._region = region
         self._at = at
         self._fd = fd
         self._offset = offset
         self._length = length
-        self._pieces = itertools.count(0, PIECE)
+        self._piece = piece
+        self._starts = itertools.count(0, piece)
         self._failure: BaseException | None = None
         self._map = 0
 
@@ -122,10 +126,10 @@ class _Copy:
 
     def _work(self) -> None:
         try:
-            for start in self._pieces:
+            for start in self._starts:
                 if start >= self._length or self._failure is not None:
                     return
-                self._copy(start, min(PIECE, self._length - start))
+                self._copy(start, min(self._piece, self._length - start))
         except BaseException as error:  # noqa: BLE001 raised by `lead`, once all threads are done
             self._failure = error
 

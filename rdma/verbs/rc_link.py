@@ -9,8 +9,9 @@ import logging
 import time
 from dataclasses import dataclass
 
+from s3verbs.rdma import handshake
 from s3verbs.rdma.errors import Failure
-from s3verbs.rdma.verbs import cm, handshake
+from s3verbs.rdma.verbs import cm
 from s3verbs.rdma.verbs.api import QueuePair
 from s3verbs.rdma.verbs.attributes import TO_ERROR
 from s3verbs.rdma.verbs.constants import QueuePairState
@@ -120,7 +121,7 @@ class _Dialing:
         private_data = handshake.request(nonce)
         self._connection.connect(cm.ConnectParameters(queue_pair.number, private_data, 0, reads, _RETRIES))
         event = self._expect(cm.EventKind.CONNECT_RESPONSE)
-        if not handshake.proves(event.private_data, nonce):
+        if not handshake.is_reply(event.private_data, nonce):
             _quietly(self._connection.reject)
             raise ConnectFailed(Failure.REJECTED, "the listener did not prove that it knows the nonce")
         if event.initiator_depth < 1:

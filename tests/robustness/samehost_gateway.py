@@ -24,6 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from s3verbs.rdma.errors import RdmaError
+from s3verbs.rdma.samehost.fabric import SameHostFabric, SameHostRegion
+from s3verbs.rdma.samehost.location import bind_socket
+from s3verbs.rdma.samehost.sessions import SessionService
+from s3verbs.rdma.samehost.sink import MappedSink
+from s3verbs.rdma.samehost.table import SessionTable
+from s3verbs.rdma.token import parse
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,13 +49,10 @@ class Gateway:
             worker.settimeout(60)
         theirs = [end.fileno() for _, end in pairs]
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(path), table, *map(str, theirs)],
+            [sys.executable, __file__, str(path), table, str(uid or ""), *map(str, theirs)],
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
             pass_fds=theirs,
             stdout=subprocess.PIPE,
-            user=uid,
-            group=uid,
-            extra_groups=None if uid is None else [],
         )
         for _, end in pairs:
             end.close()
@@ -118,9 +121,7 @@ class _Buffer:
 
 
 class _Worker:
-    def __init__(self, table: Any, number: int, channel: socket.socket) -> None:
-        from s3verbs.rdma.samehost.fabric import SameHostFabric
-
+    def __init__(self, table: SessionTable, number: int, channel: socket.socket) -> None:
         self.executor = ThreadPoolExecutor(4)
         self.fabric = SameHostFabric(table, number, self.executor)
         self.channel = channel
@@ -149,9 +150,7 @@ class _Worker:
         answer["pid"] = os.getpid()
         answer["descriptors"] = len(list(Path("/proc/self/fd").iterdir()))
 
-    async def region(self, token: str) -> Any:
-        from s3verbs.rdma.token import parse
-
+    async def region(self, token: str) -> SameHostRegion:
         return await self.fabric.open(parse(token))
 
     async def do_write(self, answer: dict[str, Any], token: str, seed: int, length: int, offset: int) -> None:
@@ -174,8 +173,6 @@ class _Worker:
 
     async def do_sink(self, answer: dict[str, Any], token: str, segments: list[list[Any]], truncate: int = -1) -> None:
         """Segments are [path, offset, length], or [text] of inline bytes."""
-        from s3verbs.rdma.samehost.sink import MappedSink
-
         region = await self.region(token)
         sink = MappedSink(region, self.executor)
         try:
@@ -220,11 +217,11 @@ class _Worker:
         self.held.clear()
 
 
-def main(path: str, settings: str, *channels: str) -> None:
-    from s3verbs.rdma.samehost.location import bind_socket
-    from s3verbs.rdma.samehost.sessions import SessionService
-    from s3verbs.rdma.samehost.table import SessionTable
-
+def main(path: str, settings: str, uid: str, *channels: str) -> None:
+    if uid:
+        os.setgroups([])
+        os.setresgid(int(uid), int(uid), int(uid))
+        os.setresuid(int(uid), int(uid), int(uid))
     table = SessionTable(len(channels), **json.loads(settings))
     service = SessionService(bind_socket(0, path), table)
     selector = selectors.DefaultSelector()
