@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from s3verbs.gateway.config import Settings
 from s3verbs.gateway.rdma_lane import Lanes, Route
 from s3verbs.rdma.admission import peer_of
-from s3verbs.rdma.fabric import CHUNK, Fabric, RemoteRegion
+from s3verbs.rdma.fabric import CHUNK, RemoteRegion
 from s3verbs.rdma.samehost.fabric import SameHostFabric, SameHostRegion
 from s3verbs.rdma.samehost.sink import MappedSink
 from s3verbs.rdma.samehost.table import SessionTable
@@ -19,6 +19,8 @@ from s3verbs.rdma.sink import StagedSink
 from s3verbs.rdma.staging import StagingArena, StagingPool
 from s3verbs.rdma.token import Token, Transport
 from s3verbs.rdma.verbs.errors import VerbsUnavailable
+from s3verbs.rdma.verbs.fabric import VerbsFabric, open_verbs
+from s3verbs.rdma.verbs.options import VerbsOptions
 
 COPY_THREADS = 4
 """Threads of a worker that copy between processes. Apart from those for payloads: a client can make its memory slow."""
@@ -26,8 +28,15 @@ COPY_THREADS = 4
 log = logging.getLogger("s3verbs")
 
 
-def _open_verbs(settings: Settings, arena: StagingArena, loop: asyncio.AbstractEventLoop) -> Fabric:
-    raise VerbsUnavailable("this build has no verbs transport")
+def verbs_options(settings: Settings) -> VerbsOptions:
+    return VerbsOptions(
+        devices=settings.rdma_devices,
+        dc_key=settings.rdma_dc_key,
+        allowed_peers=settings.rdma_allowed_peers,
+        max_connections=max(1, settings.rdma_max_connections // settings.workers),
+        idle_timeout=settings.rdma_idle_timeout,
+        transfer_timeout=settings.rdma_transfer_timeout,
+    )
 
 
 def open_lanes(
@@ -51,11 +60,11 @@ def open_lanes(
         return StagedSink(region, pool, executor, peer=peer_of(token))
 
     try:
-        verbs = _open_verbs(settings, arena, loop)
+        verbs = open_verbs(verbs_options(settings), arena, loop)
     except VerbsUnavailable as error:
         if settings.rdma == "required":
             raise
-        missing = f"no RDMA device: {error}"
+        missing = f"no RC or DC: {error}"
         if worker == 0:
             log.info("rdma: %s", missing)
     else:
@@ -78,7 +87,7 @@ def _mapped(region: RemoteRegion, threads: ThreadPoolExecutor) -> MappedSink:
     return MappedSink(region, threads)
 
 
-def _warn_of_the_default_key(settings: Settings, verbs: Fabric, worker: int) -> None:
+def _warn_of_the_default_key(settings: Settings, verbs: VerbsFabric, worker: int) -> None:
     default = Settings().rdma_dc_key
     loopback = all(address.host in ("127.0.0.1", "::1", "localhost") for address in settings.listen)
     if worker == 0 and Transport.DC in verbs.transports and settings.rdma_dc_key == default and not loopback:
@@ -95,11 +104,11 @@ async def probe(settings: Settings) -> str:
         return "off by setting"
     arena = StagingArena(2 * CHUNK)
     try:
-        verbs = _open_verbs(settings, arena, asyncio.get_running_loop())
+        verbs = open_verbs(verbs_options(settings), arena, asyncio.get_running_loop())
     except VerbsUnavailable as error:
         if settings.rdma == "required":
             raise
-        return f"no RDMA device: {error}"
+        return f"no RC or DC: {error}"
     try:
         return verbs.describe()
     finally:

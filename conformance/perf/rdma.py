@@ -68,6 +68,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--client-options", default="", help="further arguments of CLASS, JSON (default: this transport, no fallback)"
     )
+    parser.add_argument(
+        "--serve", action="append", default=[], metavar="NAME=VALUE", help="a further setting of s3verbs serve"
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--durability", choices=("relaxed", "strict"), default="relaxed", help="of the bucket")
@@ -233,7 +236,9 @@ def main(arguments: list[str]) -> int:
         folder = Path(name)
         yardsticks = compile_c(Path(__file__).with_name("yardsticks.c"), folder / "yardsticks")
         try:
-            with kind(folder / "server") as peer:
+            server = kind(folder / "server")
+            server.settings = dict(setting.split("=", 1) for setting in options.serve)
+            with server as peer:
                 for result in measurements(Bench(peer, client, yardsticks, options), options, folder):
                     results.append(result)
                     print(rdma_report.line(result), file=sys.stderr, flush=True)

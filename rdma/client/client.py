@@ -1,6 +1,7 @@
 """s3verbs.Client: put objects from memory and get them into memory, by RDMA where it goes and by HTTP where not."""
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from s3verbs.rdma.client.exposure import Exposer
 from s3verbs.rdma.client.memory import Described, describe
 from s3verbs.rdma.client.pieces import get_parts, put_parts
 from s3verbs.rdma.client.quarantine import Quarantine
-from s3verbs.rdma.client.region import Region, RegisteredMemory, new_region
+from s3verbs.rdma.client.region import Region, RegisteredMemory, is_process, new_region
 from s3verbs.rdma.client.requests import ByteRange, checksum_headers, get_headers, put_headers, split_range
 from s3verbs.rdma.client.signing import Keys
 from s3verbs.rdma.client.transport import ClientTransport
@@ -98,6 +99,7 @@ class Client:
         self._memories: set[RegisteredMemory] = set()
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
+        self._pid = os.getpid()
 
     def register(self, buffer: object) -> Region:
         """Expose contiguous memory: a buffer (bytearray, mmap, numpy; read-only ones can only be put from), DLPack
@@ -107,6 +109,8 @@ class Client:
         GPU memory: work on it that is still queued must be synchronized before put_from. Raises BufferRefused,
         TransportMissing.
         """
+        if not is_process(self._pid):
+            raise RegionClosed("this process was forked from the client's: it needs a client of its own")
         memory, driver = self._on_its_device(describe(buffer))
         registered = RegisteredMemory(memory, self._exposer, self._quarantine, driver, self._released)
         with self._lock:
@@ -271,6 +275,8 @@ class Client:
     def close(self) -> bool:
         """Close all regions, after the operations that use them have ended, and all connections. True: no server can
         touch memory of this client any more. False: some is in quarantine; a thread goes on until it is not."""
+        if not is_process(self._pid):
+            return False
         with self._lock:
             self._closed = True
             memories, threads = list(self._memories), self._threads

@@ -28,7 +28,11 @@ from s3verbs.rdma.headers import TOKEN
 from s3verbs.rdma.token import MAX_SIZE
 
 _NEVER = threading.Event()
-_DECLINES = {"declined": "the server has no transport for the token", "ignored": "the server ignores tokens"}
+_DECLINES = {
+    "declined": "the server has no transport for the token",
+    "ignored": "the server ignores tokens",
+    "anonymous": "there are no keys, and anonymous requests get no RDMA",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,8 @@ class Engine:
         self._fallback = fallback
         self._tries = tries
         self._endpoint_ignores_tokens = False
+        """The last GET or PUT with a token said so. Then a PUT goes over HTTP at once, as one with a token would store
+        an empty object; GETs, which lose nothing, go on asking."""
 
     def put(self, job: Job, region: Region, deadline: float, cancel: Cancel | None) -> PutResult:
         """Store the region's bytes. Raises ClientError; docstring of `errors`."""
@@ -157,6 +163,9 @@ class Engine:
         return Attempts(self._tries, deadline, cancel.event if cancel is not None else _NEVER)
 
     def _put_once(self, job: Job, region: Region, deadline: float, cancel: Cancel | None) -> PutResult:
+        if self._endpoint_ignores_tokens and region.size and not self._exposer.is_http:
+            self._decline("ignored")
+            return self._put_http(job, region, deadline, cancel)
         minted = self._mint(region)
         if minted is None:
             return self._put_http(job, region, deadline, cancel)
@@ -169,7 +178,7 @@ class Engine:
                 self._counters.moved(exposed.transport, region.size)
                 return PutResult(answer.headers.get("etag", ""), region.size, exposed.transport, answer.headers)
             if verdict is Verdict.ERROR:
-                raise self._refusal(answer, region.memory, exposed)
+                raise self._refusal(answer, region.memory, minted)
         if verdict is Verdict.IGNORED:
             self._endpoint_ignores_tokens = True
             self._counters.declined("ignored")
@@ -177,6 +186,7 @@ class Engine:
                 f"the server does not speak RDMA: it ignored the token and stored an "
                 f"EMPTY object at {job.bucket}/{job.key}; use transport='http' with it"
             )
+        self._exposer.rest(token)
         self._decline("declined")
         return self._put_http(job, region, deadline, cancel)
 
@@ -200,13 +210,16 @@ class Engine:
         with self._send(call, region.memory, exposed, deadline, cancel) as answer:
             verdict = get_verdict(answer.status, answer.headers, answer.length, region.size)
             if verdict is Verdict.ERROR:
-                raise self._refusal(answer, region.memory, exposed)
+                raise self._refusal(answer, region.memory, minted)
+            self._endpoint_ignores_tokens = verdict is Verdict.IGNORED_BODY
             if verdict is Verdict.MOVED:
                 self._require_range(job, answer)
                 moved = bytes_transferred(answer.headers)
                 self._counters.moved(exposed.transport, moved)
                 etag = answer.headers.get("etag", "")
                 return GetResult(etag, moved, exposed.transport, answer.status, answer.headers)
+            if verdict is not Verdict.IGNORED_BODY:
+                self._exposer.rest(token)
             self._decline("ignored" if verdict is Verdict.IGNORED_BODY else "declined")
             if verdict is not Verdict.DECLINED:
                 return self._take_body(job, region, answer)
@@ -246,8 +259,8 @@ class Engine:
         """None: HTTP."""
         if not 0 < region.size <= MAX_SIZE or self._exposer.is_http:
             return None
-        if self._endpoint_ignores_tokens:
-            self._decline("ignored")
+        if not self._control.can_sign():
+            self._decline("anonymous")
             return None
         minted = region.memory.token(region.offset, region.size)
         if minted is None:
@@ -284,11 +297,13 @@ class Engine:
             raise
 
     def _refusal(
-        self, answer: Answer, memory: RegisteredMemory | None = None, exposed: Exposed | None = None
+        self, answer: Answer, memory: RegisteredMemory | None = None, minted: tuple[Exposed, str] | None = None
     ) -> Exception:
         error = answer.error()
+        if minted is not None and answer.status == 503:
+            self._exposer.rest(minted[1])
         if not is_servers_own(answer.status, answer.headers, error.code):
-            safe = memory is None or exposed is None or memory.take_back(exposed)
+            safe = memory is None or minted is None or memory.take_back(minted[0])
             return Lost(f"something on the way to the server answered {answer.status}", safe=safe, said=error)
         cured = (error.code == "ExpiredToken" and self._control.reload_keys()) or (
             error.code == "RequestTimeTooSkewed" and self._control.follow_clock(answer)
@@ -297,7 +312,7 @@ class Engine:
 
     def _is_staged(self, region: Region) -> bool:
         """GPU memory that the transport does not take, while it would take a copy of it in host memory."""
-        if region.memory.gpu is None or not region.size or self._exposer.is_http or self._endpoint_ignores_tokens:
+        if region.memory.gpu is None or not region.size or self._exposer.is_http:
             return False
         return self._exposer.transport() is not None and region.memory.exposed() is None
 

@@ -1,15 +1,14 @@
 """Which transport a client's memory is exposed by, and what is done with memory that it does not take."""
 
-import ipaddress
 import logging
-import socket
+import mmap
 import threading
 import time
 from collections.abc import Sequence
 
 from s3verbs.rdma.client.cuda import CudaError, Driver
 from s3verbs.rdma.client.errors import TransportMissing
-from s3verbs.rdma.client.memory import Described
+from s3verbs.rdma.client.memory import Described, describe
 from s3verbs.rdma.client.quarantine import Exposed
 from s3verbs.rdma.client.transport import ClientTransport, Memory, Registration, TransportUnavailable
 from s3verbs.rdma.token import Transport
@@ -19,45 +18,50 @@ _LOG = logging.getLogger("s3verbs.client")
 NAMES = ("auto", "samehost", "rc", "http")
 
 LOOK_AGAIN_SECONDS = 30.0
-"""A client that found no transport looks again after so long: its gateway may have been started after it."""
+"""A client that found no transport looks again after a second, then after twice that, up to so long: its gateway may be
+started after it, or again."""
+
+
+class Pause:
+    """When to ask again for what was not there. Any thread; two that ask at once are no harm."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._wait = 0.0
+        self._until = 0.0
+
+    def is_over(self) -> bool:
+        return not self._until or time.monotonic() >= self._until
+
+    def begin(self) -> None:
+        """It was not there again."""
+        self._wait = min(max(1.0, 2 * self._wait), self._longest)
+        self._until = time.monotonic() + self._wait
+
+    def end(self) -> None:
+        """It was there."""
+        self._wait = self._until = 0.0
 
 
 def open_samehost(host: str, port: int, socket_path: str | None) -> ClientTransport:
-    """Raises TransportUnavailable."""
+    """One that has exposed a page to its gateway and taken it back. Raises TransportUnavailable."""
+    from s3verbs.rdma.client.samehost import SameHostTransport
+
+    transport = SameHostTransport(host, port, socket_path)
+    page = describe(mmap.mmap(-1, mmap.PAGESIZE))
     try:
-        from s3verbs.rdma.client.samehost import SameHostTransport  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        raise TransportUnavailable(f"the same-host transport cannot be imported: {error}") from error
-    transport: ClientTransport = SameHostTransport(host, port, socket_path)
+        transport.register(Memory(page.address, page.size, page.owner)).revoke()
+    except TransportUnavailable:
+        transport.close()
+        raise
     return transport
 
 
 def open_rc(devices: Sequence[str]) -> ClientTransport:
     """Raises TransportUnavailable."""
-    try:
-        from s3verbs.rdma.client.verbs import RcTransport  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        raise TransportUnavailable(f"verbs cannot be used: {error}") from error
-    transport: ClientTransport = RcTransport(devices)
-    return transport
+    from s3verbs.rdma.client.verbs import RcTransport
 
-
-def is_this_machine(host: str) -> bool:
-    """Whether the endpoint's address is one of this machine's: only then a socket can be bound to it."""
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
-    except OSError:
-        return False
-    for family, kind, protocol, _, address in found:
-        if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
-            return True
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.bind(address)
-                return True
-        except OSError:
-            continue
-    return False
+    return RcTransport(devices)
 
 
 class Exposer:
@@ -87,7 +91,7 @@ class Exposer:
         self._lock = threading.Lock()
         self._noted: set[str] = set()
         self._transport: ClientTransport | None = None
-        self._look_at = 0.0
+        self._pause = Pause(look_again)
         self.look_again = look_again
         self.why_http = ""
         """Why RDMA was not used when it last was not; "" as long as it is."""
@@ -118,14 +122,14 @@ class Exposer:
 
     def transport(self) -> ClientTransport | None:
         """None: HTTP only, for now."""
-        if self._transport is None and self._wanted == "auto":
+        if self._transport is None and self._wanted == "auto" and self._pause.is_over():
             with self._lock:
-                if self._transport is None and time.monotonic() >= self._look_at:
+                if self._transport is None and self._pause.is_over():
                     self._look()
         return self._transport
 
     def expose(self, memory: Described, driver: Driver | None) -> Exposed | None:
-        """None: not by RDMA, for now; the caller may ask again after `look_again` seconds. Raises TransportMissing
+        """None: not by RDMA, for now; the caller may ask again after a Pause. Raises TransportMissing
         when the transport is pinned and does not take host memory."""
         transport = self.transport()
         if transport is None or not memory.size:
@@ -154,6 +158,12 @@ class Exposer:
             self._noted.add(why)
         _LOG.warning("%s", why)
 
+    def rest(self, token: str) -> None:
+        """The server could not reach the memory by this token: a transport with several ways prefers others a while."""
+        rest = getattr(self._transport, "rest", None)
+        if rest is not None:
+            rest(token)
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
@@ -169,22 +179,13 @@ class Exposer:
             try:
                 return driver.open_dmabuf(gpu, address, size)
             except CudaError as error:
-                raise TransportUnavailable(f"no dma-buf: {error}") from error
+                raise OSError(str(error)) from error
 
-        try:
-            return transport.register(Memory(address, size, memory.owner, gpu, dmabuf))
-        except TransportUnavailable as without:
-            try:
-                # A plain registration of the address works where the nvidia-peermem module is loaded.
-                return transport.register(Memory(address, size, memory.owner, gpu))
-            except TransportUnavailable as error:
-                raise TransportUnavailable(f"{without}; by nvidia-peermem: {error}") from error
+        return transport.register(Memory(address, size, memory.owner, gpu, dmabuf))
 
     def _open(self, name: str) -> ClientTransport:
         if name == "rc":
             return open_rc(self._devices)
-        if self._socket_path is None and not is_this_machine(self._host):
-            raise TransportUnavailable(f"{self._host} is not this machine")
         return open_samehost(self._host, self._port, self._socket_path)
 
     def _look(self) -> None:
@@ -195,7 +196,7 @@ class Exposer:
                 return
             except TransportUnavailable as error:
                 reasons.append(f"{name}: {error}")
-        self._look_at = time.monotonic() + self.look_again
+        self._pause.begin()
         why = "no RDMA transport, HTTP is used: " + "; ".join(reasons)
         self.why_http = why
         if why not in self._noted:

@@ -7,6 +7,7 @@ Array Interface", version 3.
 
 import ctypes
 import math
+import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -106,7 +107,18 @@ class _Export:
 
 def _by_buffer_protocol(target: object) -> Described:
     export = _Export(target)
+    if _holds_objects(target):
+        raise BufferRefused(_advice(target, "its elements are references to Python objects"))
     return Described(export.address, export.size, export, export.writable)
+
+
+def _holds_objects(target: Any) -> bool:
+    try:
+        with memoryview(target) as view:
+            # "O" as a type, not in the name of a field.
+            return "O" in re.sub(r":[^:]*:", "", view.format)
+    except ValueError:
+        return False  # numpy's dates: it has no format for them, and they are plain numbers.
 
 
 class _DLTensor(ctypes.Structure):

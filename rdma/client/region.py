@@ -2,20 +2,24 @@
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from s3verbs.rdma.client.cuda import Driver
 from s3verbs.rdma.client.errors import RegionClosed, RegionQuarantined, RegionReadOnly, TransportMissing
-from s3verbs.rdma.client.exposure import Exposer
+from s3verbs.rdma.client.exposure import Exposer, Pause
 from s3verbs.rdma.client.memory import Described
 from s3verbs.rdma.client.place import CudaPlace, HostPlace, Place
 from s3verbs.rdma.client.quarantine import Exposed, Quarantine
 from s3verbs.rdma.client.transport import TransportUnavailable
 
 _PID = os.getpid()
+
+
+def is_process(pid: int) -> bool:
+    """Whether this is still that process, and not one that was forked from it. Costs no system call."""
+    return pid == _PID
 
 
 def _in_child() -> None:
@@ -63,7 +67,7 @@ class RegisteredMemory:
         self._exposed: Exposed | None = None
         self._unsafe: set[Exposed] = set()
         """Those that a server may still reach the memory by."""
-        self._ask_at = 0.0
+        self._pause = Pause(exposer.look_again)
 
     @property
     def quarantined(self) -> bool:
@@ -84,11 +88,11 @@ class RegisteredMemory:
 
     def enter(self, *, write: bool) -> None:
         """One more operation uses it; `leave` ends that. Raises RegionError."""
+        if self._pid != _PID:
+            raise RegionClosed("the region was registered by the process that this one was forked from")
         with self._changed:
             if self._closed:
                 raise RegionClosed("the region is closed")
-            if self._pid != _PID:
-                raise RegionClosed("the region was registered by the process that this one was forked from")
             if self._unsafe:
                 raise RegionQuarantined("a server may still move bytes of this memory; try again later")
             if write and not self.writable:
@@ -105,7 +109,7 @@ class RegisteredMemory:
         """The registration that tokens are minted from; None: HTTP, for now. Raises TransportMissing
         and RegionQuarantined."""
         found = self._exposed
-        if found is not None or not self.size or (self._ask_at and time.monotonic() < self._ask_at):
+        if found is not None or not self.size or not self._pause.is_over():
             return found
         with self._exposing:
             if self._unsafe:
@@ -114,7 +118,10 @@ class RegisteredMemory:
                 memory = self._memory
                 assert memory is not None
                 exposed = self._exposer.expose(memory, self._driver)
-                self._ask_at = time.monotonic() + self._exposer.look_again if exposed is None else 0.0
+                if exposed is None:
+                    self._pause.begin()
+                else:
+                    self._pause.end()
                 self._exposed = exposed
             return self._exposed
 
@@ -157,10 +164,10 @@ class RegisteredMemory:
         """No operation can begin any more; waits for those that run, which their deadlines bound, then takes the memory
         back. True: it is the owner's alone. False: it is in quarantine, and the owner stays referenced until it is not.
         """
+        if self._pid != _PID:
+            return False
         with self._changed:
             self._closed = True
-            if self._pid != _PID:
-                return False
             while self._users:
                 self._changed.wait()
             exposed, self._exposed = self._exposed, None

@@ -12,7 +12,8 @@ class Memory:
     """A caller's buffer: `size` bytes at virtual address `address`. `owner` keeps it alive.
 
     For GPU memory `gpu` is the device's ordinal, and `dmabuf` opens a dma-buf over it: (descriptor, offset of `address`
-    in it); the caller of `dmabuf` closes the descriptor. Host memory has None for both.
+    in it); the caller of `dmabuf` closes the descriptor. It raises OSError where the driver has none; the address
+    itself may be registered then, which the nvidia-peermem module allows. Host memory has None for both.
     """
 
     address: int

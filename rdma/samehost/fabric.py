@@ -67,7 +67,7 @@ class SameHostFabric:
         return SameHostRegion(self, client, region, token)
 
     def describe(self) -> str:
-        return f"same host: process_vm_readv, process_vm_writev; {self._table.sessions} sessions"
+        return f"same host: process_vm_readv, process_vm_writev, up to {self._table.sessions} sessions"
 
     async def close(self) -> None:
         """After the last request: no region is open."""

@@ -19,7 +19,7 @@ from s3verbs.rdma.fabric import CHUNK, RegisteredBuffer
 from s3verbs.rdma.token import Token, Transport
 from s3verbs.rdma.verbs.api import AddressHandle
 from s3verbs.rdma.verbs.attributes import LocalSpan
-from s3verbs.rdma.verbs.dc_link import AddressHandles, DcLink, Manner, Target
+from s3verbs.rdma.verbs.dc_link import AddressHandles, DcLink, Manner, Target, reason
 from s3verbs.rdma.verbs.device import Rail
 from s3verbs.rdma.verbs.errors import ConnectionLost, VerbsError
 from s3verbs.rdma.verbs.opened_device import DEPTH, OpenedDevice
@@ -219,7 +219,7 @@ class DcRail:
                 )
             except VerbsError as error:
                 self.device.give()
-                raise ConnectionLost(Failure.CONNECTION_LOST, f"no DC initiator: {error}") from error
+                raise ConnectionLost(Failure.CONNECTION_LOST, f"no DC initiator: {reason(error)}") from error
             seat.connection = Connection(seat.link, self.device, self._executor)
             return seat.connection
         finally:
@@ -242,7 +242,7 @@ class DcRail:
             handle: AddressHandle = await self._loop.run_in_executor(self._executor, self._handles.make, gid)
         except VerbsError as error:
             self._shun(gid)
-            raise PeerUnreachable(Failure.UNREACHABLE, f"no address handle: {error}") from error
+            raise PeerUnreachable(Failure.UNREACHABLE, f"no address handle: {reason(error)}") from error
         finally:
             del self._resolving[gid]
         self._shunned.pop(gid, None)

@@ -114,7 +114,12 @@ def check(device: OpenedDevice, rail: Rail, manner: Manner) -> None:
     try:
         DcLink.make(device, rail, manner).close()
     except VerbsError as error:
-        raise VerbsUnavailable(f"{rail.device} makes no DC initiator: {error}") from error
+        raise VerbsUnavailable(f"{rail.device} makes no DC initiator: {reason(error)}") from error
+
+
+def reason(error: VerbsError) -> str:
+    """In one line: what pyverbs says of a queue pair has many."""
+    return os.strerror(error.code) if error.code else str(error)
 
 
 def steps(port: int, path_mtu: int, reads: int) -> tuple[QueuePairAttributes, ...]:

@@ -9,8 +9,9 @@ import logging
 import time
 from dataclasses import dataclass
 
+from s3verbs.rdma import handshake
 from s3verbs.rdma.errors import Failure
-from s3verbs.rdma.verbs import cm, handshake
+from s3verbs.rdma.verbs import cm
 from s3verbs.rdma.verbs.api import QueuePair
 from s3verbs.rdma.verbs.attributes import TO_ERROR
 from s3verbs.rdma.verbs.constants import QueuePairState
@@ -34,9 +35,10 @@ _PEERS_FAULT = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """From an address of `device` to a listener."""
+    """From an address of a port of `device` to a listener."""
 
     device: OpenedDevice
+    port: int
     source: cm.Peer
     destination: cm.Peer
 
@@ -52,6 +54,16 @@ class Link:
     @classmethod
     def connect(cls, route: Route, nonce: bytes, timeout: float) -> "Link":
         """Raises ConnectFailed; leaves nothing behind then. Takes `timeout` seconds and some milliseconds at most."""
+        try:
+            return cls._connect(route, nonce, timeout)
+        except ConnectFailed as error:
+            if error.reason is Failure.UNREACHABLE and not error.local and not _active(route):
+                text = f"port {route.port} of {route.device.name} is down"
+                raise ConnectFailed(error.reason, text, local=True) from error
+            raise
+
+    @classmethod
+    def _connect(cls, route: Route, nonce: bytes, timeout: float) -> "Link":
         with contextlib.ExitStack() as undo:
             try:
                 channel = cm.EventChannel()
@@ -120,7 +132,7 @@ class _Dialing:
         private_data = handshake.request(nonce)
         self._connection.connect(cm.ConnectParameters(queue_pair.number, private_data, 0, reads, _RETRIES))
         event = self._expect(cm.EventKind.CONNECT_RESPONSE)
-        if not handshake.proves(event.private_data, nonce):
+        if not handshake.is_reply(event.private_data, nonce):
             _quietly(self._connection.reject)
             raise ConnectFailed(Failure.REJECTED, "the listener did not prove that it knows the nonce")
         if event.initiator_depth < 1:
@@ -151,6 +163,13 @@ class _Dialing:
         if local and -event.status in _PEERS_FAULT:
             local = False
         raise ConnectFailed(Failure.UNREACHABLE, text, local=local)
+
+
+def _active(route: Route) -> bool:
+    try:
+        return route.device.port(route.port).active
+    except VerbsError:
+        return False
 
 
 def _quietly(step: object) -> None:

@@ -1,6 +1,8 @@
 """Every setting takes effect: one test for each, against a running server."""
 
+import asyncio
 import dataclasses
+import ipaddress
 import json
 import os
 import signal
@@ -9,13 +11,19 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
 
-from s3verbs.gateway.config import Settings
-from tests.integration.endpoint import ACCESS_KEY, BUCKET, Endpoint, Wire, run
+import s3verbs
+from s3verbs.gateway.config import Settings, load
+from s3verbs.gateway.rdma_routes import open_lanes, verbs_options
+from s3verbs.rdma.errors import Declined
+from s3verbs.rdma.samehost.table import SessionTable
+from tests.integration.endpoint import ACCESS_KEY, BUCKET, SECRET_KEY, Endpoint, Wire, run
 
 TESTED: set[str] = set()
 
@@ -330,6 +338,94 @@ def test_trusted_proxies(tmp_path: Path, trusted: str) -> None:
         wire.send(passed_on.encode())
         assert wire.read().status == (200 if believed else 403)
         assert eventually(log)[0]["remote"] == ("192.0.2.7" if believed else "127.0.0.1")
+
+
+TOKEN = "00007f1dc46fd010:00100000:0000abcd:0000:001234:1:00000000000000000000ffff7f000001"
+
+
+@proves("rdma", "rdma_devices")
+def test_rdma_and_rdma_devices(tmp_path: Path) -> None:
+    with Endpoint(tmp_path / "auto") as endpoint, endpoint.connect() as wire:
+        assert "rdma         no RC or DC: " in endpoint.banner
+        assert f"same host    /run/s3verbs/{endpoint.port}.sock" in endpoint.banner or "XDG_RUNTIME_DIR" in os.environ
+        assert gets_by(endpoint) == "samehost"
+        declined = wire.request("PUT", f"/{BUCKET}/k2", x_amz_rdma_token=TOKEN)
+        assert (declined.status, declined.code, declined.headers["x-amz-rdma-reply"]) == (501, "NotImplemented", "501")
+    with Endpoint(tmp_path / "off", "--rdma", "off") as endpoint:
+        assert endpoint.banner.count("off by setting") == 2
+        assert gets_by(endpoint) == "http"
+    result = run("serve", "--data", str(tmp_path / "x"), "--rdma", "required", "--rdma-device", "nosuch0")
+    assert result.returncode == 2
+    assert "nosuch0" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def gets_by(endpoint: Endpoint) -> str:
+    """The transport that a client in this process gets."""
+    with closing(
+        s3verbs.Client(f"http://127.0.0.1:{endpoint.port}", access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+    ) as one:
+        buffer = bytearray(100_000)
+        with one.register(buffer) as region:
+            one.put_from(BUCKET, "k", region)
+            return one.get_into(BUCKET, "k", region).transport
+
+
+@proves("socket")
+def test_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Endpoint(tmp_path / "off", "--socket", "off") as endpoint:
+        assert "same host    off by setting" in endpoint.banner
+        assert gets_by(endpoint) == "http"
+    path = tmp_path / "own.sock"
+    with Endpoint(tmp_path / "own", "--socket", str(path)) as endpoint:
+        assert f"same host    {path}" in endpoint.banner
+        assert gets_by(endpoint) == "http"
+        monkeypatch.setenv("S3VERBS_SOCKET", str(path))
+        assert gets_by(endpoint) == "samehost"
+    assert not path.exists()
+    result = run("serve", "--data", str(tmp_path / "x"), "--socket", str(tmp_path / "no" / "such" / "folder"))
+    assert result.returncode == 2
+    assert "socket: " in result.stderr
+
+
+@proves("rdma_pool_bytes")
+def test_rdma_pool_bytes(tmp_path: Path) -> None:
+    with Endpoint(tmp_path, "--rdma-pool-bytes", "6MiB", workers=2) as endpoint:
+        deadline = time.monotonic() + 10
+        pool = 0.0
+        while pool != 6 << 20 and time.monotonic() < deadline:
+            time.sleep(0.1)
+            page = urllib.request.urlopen(f"http://127.0.0.1:{endpoint.metrics_port}/metrics").read().decode()
+            pool = float(page.partition("\ns3verbs_rdma_pool_bytes ")[2].partition("\n")[0] or 0)
+        assert pool == 6 << 20
+
+
+@proves("rdma_transfer_timeout", "rdma_queue_timeout")
+async def test_rdma_times(tmp_path: Path) -> None:
+    """Both are about clients that do not move; see test_rdma_operations for what they do to one."""
+    table = SessionTable(1)
+    settings = Settings(data=(tmp_path,), workers=1, rdma_transfer_timeout=0.7, rdma_queue_timeout=0.01)
+    with ThreadPoolExecutor(1) as threads:
+        lanes = open_lanes(settings, asyncio.get_running_loop(), threads, worker=0, sessions=table)
+        assert lanes.transfer_timeout == 0.7
+        held = [lanes.pool.try_acquire() for _ in range(lanes.pool.total)]
+        with pytest.raises(Declined, match=r"0\.01 s"):
+            await lanes.pool.acquire()
+        for buffer in held:
+            assert buffer is not None
+            lanes.pool.release(buffer)
+        await lanes.close()
+
+
+@proves("rdma_dc_key", "rdma_allowed_peers", "rdma_max_connections", "rdma_idle_timeout")
+def test_what_needs_a_device_gets_to_the_verbs() -> None:
+    """There is none here; what they do is tested in the virtual machine, and for dynamic connections by their work
+    requests."""
+    flags = {"rdma_dc_key": "0x1234", "rdma_allowed_peers": ["10.1.0.0/16"]}
+    found = verbs_options(load(None, {}, flags).settings)
+    assert (found.dc_key, found.allowed_peers) == (0x1234, (ipaddress.ip_network("10.1.0.0/16"),))
+    other = verbs_options(Settings(workers=4, rdma_max_connections=40, rdma_idle_timeout=9))
+    assert (other.max_connections, other.idle_timeout) == (10, 9)
 
 
 def test_settings_come_from_the_environment(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import sys
 import threading
 from collections.abc import Callable
 
+from s3verbs.rdma import handshake
 from s3verbs.rdma.token import Token, Transport
-from s3verbs.rdma.verbs import cm, handshake
+from s3verbs.rdma.verbs import cm
 from s3verbs.rdma.verbs.api import CompletionQueue, Context, ProtectionDomain, QueuePair
 from s3verbs.rdma.verbs.constants import QueuePairState
 from s3verbs.rdma.verbs.device import gid_of
@@ -30,7 +31,13 @@ class RcPeer:
     """Listens in a thread of its own. `answer` makes the private data of an accept from the nonce."""
 
     def __init__(
-        self, device: str, address: str, size: int, *, answer: Callable[[bytes], bytes] = handshake.answer
+        self,
+        device: str,
+        address: str,
+        size: int,
+        *,
+        scope: int = 0,
+        answer: Callable[[bytes], bytes] = handshake.reply,
     ) -> None:
         self.memory = mmap.mmap(-1, size)
         self.size = size
@@ -45,7 +52,7 @@ class RcPeer:
         self._channel = cm.EventChannel()
         listener = self._channel.create_id()
         self.ip = ipaddress.ip_address(address)
-        listener.bind(cm.Peer(self.ip))
+        listener.bind(cm.Peer(self.ip, scope=scope))
         listener.listen(64)
         self.port = listener.local.port
         self._connections: dict[cm.ConnectionId, QueuePair] = {}
@@ -80,7 +87,7 @@ class RcPeer:
                 self._gone(event.id)
 
     def _asked(self, event: cm.Event) -> None:
-        if not handshake.asks_for(event.private_data, self.nonce):
+        if not handshake.is_request(event.private_data, self.nonce):
             event.id.reject()
             event.id.close()
             return

@@ -5,23 +5,27 @@ import ctypes
 import json
 import mmap
 import secrets
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
 
+from s3verbs.rdma import handshake
 from s3verbs.rdma.errors import Decline, Declined, Failure, PeerUnreachable, RemoteAccess
 from s3verbs.rdma.fabric import CHUNK
 from s3verbs.rdma.token import Token, parse
-from s3verbs.rdma.verbs import handshake
+from s3verbs.rdma.verbs.device import GidEntry, address_of, gid_of
 from s3verbs.rdma.verbs.fabric import VerbsFabric, open_verbs
 from s3verbs.rdma.verbs.options import VerbsOptions
+from s3verbs.rdma.verbs.sysfs import read_inventory
 from tests.rdma_vm.rc_peer import RcPeer
+from tests.rdma_vm.resources import wire
 
 MIB = 1 << 20
 SERVER, CLIENT = ("rxe0", "10.77.0.1"), ("rxe1", "10.77.0.2")
@@ -162,7 +166,7 @@ async def test_the_listener_refuses_another_nonce() -> None:
 
 
 async def test_a_listener_without_the_proof_gets_nothing() -> None:
-    with listening(answer=lambda nonce: handshake.answer(bytes(16))) as peer:
+    with listening(answer=lambda nonce: handshake.reply(bytes(16))) as peer:
         async with opened() as (fabric, _):
             with pytest.raises(PeerUnreachable) as failure:
                 await fabric.open(peer.token())
@@ -200,6 +204,36 @@ async def test_loopback_on_one_device() -> None:
             await region.close()
 
 
+@pytest.mark.parametrize("address", ["fd77::1", "link-local"])
+async def test_ipv6(address: str) -> None:
+    if address == "link-local":
+        gid = next(entry.gid for entry in _gids(SERVER[0]) if address_of(entry.gid).is_link_local)
+        where, scope = str(address_of(gid)), socket.if_nametoindex("rva")
+    else:
+        _ip(f"addr add {address}/64 dev rva nodad")
+        where, scope = address, 0
+    try:
+        for _ in range(100):
+            found = [entry.index for entry in _gids(SERVER[0]) if entry.gid == gid_of(ip_address(where))]
+            if found:
+                break
+            await asyncio.sleep(0.1)
+        with listening(size=CHUNK, where=(SERVER[0], where), scope=scope) as peer:
+            peer.memory[:] = content = secrets.token_bytes(CHUNK)
+            async with opened(replace(OPTIONS, devices=(f"{SERVER[0]}:1:{found[0]}",))) as (fabric, arena):
+                region = await fabric.open(peer.token())
+                await region.read(0, arena.buffer(0), CHUNK)
+                assert arena.memory[:CHUNK] == content
+                await region.close()
+    finally:
+        if not scope:
+            _ip(f"addr del {address}/64 dev rva")
+
+
+def _gids(device: str) -> Sequence[GidEntry]:
+    return next(found for found in read_inventory().devices if found.name == device).ports[0].gids
+
+
 async def test_a_peer_killed_in_the_middle_of_reads() -> None:
     with other_process() as (process, token):
         async with opened() as (fabric, arena):
@@ -227,13 +261,12 @@ async def test_a_silent_peer_ends_within_the_transfer_timeout() -> None:
         async with opened(options) as (fabric, arena):
             region = await fabric.open(peer.token())
             await region.read(0, arena.buffer(0), CHUNK)
-            _ip("link set rvb down")
+            wire("down")
             try:
                 with pytest.raises(PeerUnreachable):
                     await region.read(0, arena.buffer(0), CHUNK)
             finally:
-                _ip("link set rvb up")
-                _ip("route replace 10.77.0.1 dev rvb src 10.77.0.2 table 101")
+                wire("up")
             await region.close()
         # What is left of the peer's half ends when it learns of it, or here.
     async with opened() as (fabric, arena):

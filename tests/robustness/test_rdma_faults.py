@@ -1,254 +1,137 @@
-"""Every step of a transfer fails in every way, and is cancelled at any moment: no buffer, region, descriptor or task
-is left, and what did move is right."""
+"""A fault at every step of a PUT and a GET beside HTTP, through the whole gateway: the answer is the contract's, no
+buffer, descriptor or region leaks, no partial object shows, and the object that was there stays."""
 
-import asyncio
-import os
-import threading
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import pairwise
+import hashlib
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from s3verbs.rdma.errors import Decline, Declined, Failure, PeerUnreachable, RdmaError, RemoteAccess
+from s3verbs.rdma.errors import Decline, Declined, Failure, PeerUnreachable, RemoteAccess
 from s3verbs.rdma.fabric import CHUNK
-from s3verbs.rdma.file_reads import FileReads
-from s3verbs.rdma.loopback import Fault, Step
-from tests.rdma_fixtures import Lane, Run, noise, nothing_left, turns
+from s3verbs.rdma.loopback import Fault, LoopbackFaults
+from s3verbs.storage.faults import Faults
+from tests.integration.endpoint import BUCKET, Response
+from tests.integration.rdma_gateway import RELAXED, RdmaGateway
 
-Subject = Literal["source", "memory", "cached file", "file"]
-
-SUBJECTS: tuple[Subject, ...] = ("source", "memory", "cached file", "file")
-DATA = noise(4 * CHUNK + 777)
-OFFSET = 5000
-"""Of the payload in the file: the first piece begins off an aligned offset."""
-
-ERRORS: dict[str, Callable[[], Exception]] = {
-    "remote access": RemoteAccess,
-    "unreachable": lambda: PeerUnreachable(Failure.CONNECTION_LOST),
-    "not permitted": lambda: Declined(Decline.NOT_PERMITTED),
-    "a bug": ZeroDivisionError,
-}
-FAULTS: dict[str, Fault] = {
-    **{name: Fault(error) for name, error in ERRORS.items()},
-    "late error": Fault(RemoteAccess, delay=0.002),
-    "delay": Fault(delay=0.002),
-    "hang": Fault(hang=True),
-    "hang, slow to flush": Fault(hang=True, flush=0.003),
+SIZES = {"inline": 1000, "one chunk": 200_000, "several chunks": 3 * CHUNK + 17}
+FAULTS: dict[str, tuple[Callable[[], Fault], set[int]]] = {
+    "remote access": (lambda: Fault(RemoteAccess), {400}),
+    "connection lost": (lambda: Fault(lambda: PeerUnreachable(Failure.CONNECTION_LOST)), {503}),
+    "not permitted": (lambda: Fault(lambda: Declined(Decline.NOT_PERMITTED)), {501, 200}),
+    "silence": (lambda: Fault(hang=True, flush=0.02), {503}),
+    "a defect": (lambda: Fault(lambda: ZeroDivisionError("a defect")), {500}),
+    "slow": (lambda: Fault(delay=0.02), {200}),
 }
 
 
-@pytest.fixture(scope="module")
-def executor() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(3) as made:
-        barrier = threading.Barrier(4)
-        jobs = [made.submit(barrier.wait) for _ in range(3)]
-        barrier.wait()
-        for job in jobs:
-            job.result()
-        yield made
+def pattern(size: int, seed: int) -> bytes:
+    return hashlib.shake_128(bytes([seed])).digest(size)
 
 
-@pytest.fixture(scope="module")
-def fd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    path = tmp_path_factory.mktemp("faults") / "payload"
-    path.write_bytes(bytes(OFFSET) + DATA)
-    descriptor = os.open(path, os.O_RDONLY)
-    yield descriptor
-    os.close(descriptor)
+def check_answer(response: Response, expected: set[int]) -> None:
+    assert response.status in expected
+    reply = response.headers.get("x-amz-rdma-reply")
+    assert reply == ("501" if 501 in expected else "200" if response.status == 200 else None)
 
 
-class Transfer:
-    """One transfer of DATA over a lane of its own."""
+@pytest.mark.parametrize("bucket", [BUCKET, RELAXED])
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+async def test_every_step_of_a_put_and_of_a_get(tmp_path: Path, size: int, bucket: str) -> None:
+    gateway = await RdmaGateway(tmp_path).start(transfer_timeout=0.15, seed=3)
+    before, after = pattern(size, 1), pattern(size, 2)
+    await gateway.request("PUT", f"/{bucket}/k", before)
+    source, target = gateway.expose(after), gateway.expose(bytes(size))
 
-    def __init__(self, subject: Subject, buffers: int, executor: ThreadPoolExecutor, fd: int, seed: int = 0) -> None:
-        self.subject = subject
-        self.lane = Lane(buffers, executor, seed=seed)
-        self.memory = bytearray(DATA if subject == "source" else len(DATA))
-        self._token = self.lane.memory.expose(self.memory)
-        self._fd = fd
+    async def put() -> Response:
+        return await gateway.put("k", source, bucket)
 
-    def run(self) -> Coroutine[Any, Any, None]:
-        return self._pull() if self.subject == "source" else self._push()
+    async def get() -> Response:
+        return await gateway.get("k", target, bucket)
 
-    async def _pull(self) -> None:
-        assert await self.lane.pull(self._token) == DATA
-
-    async def _push(self) -> None:
-        if self.subject == "memory":
-            parts: list[bytes | Run] = [DATA[: CHUNK + 5], DATA[CHUNK + 5 :]]
-        else:
-            # Three payload files of a multipart object.
-            cuts = (0, 10, 2 * CHUNK + 10, len(DATA))
-            parts = [Run(self._fd, OFFSET + begin, end - begin) for begin, end in pairwise(cuts)]
-        sink = await self.lane.push(self._token, parts)
-        assert sink.moved == len(DATA)
-        assert self.memory == DATA
-
-
-def cache_of(subject: Subject, patch: pytest.MonkeyPatch) -> None:
-    if subject == "file":
-        patch.setattr(FileReads, "cached", lambda self, into, offset, begin, end: 0)
-
-
-async def clean_run(subject: Subject, buffers: int, executor: ThreadPoolExecutor, fd: int) -> list[Step]:
-    transfer = Transfer(subject, buffers, executor, fd)
-    async with nothing_left(transfer.lane):
-        await transfer.run()
-    return transfer.lane.faults.passed
-
-
-@pytest.mark.parametrize("buffers", [1, 3])
-@pytest.mark.parametrize("subject", SUBJECTS)
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
-async def test_each_step_fails_in_each_way(
-    subject: Subject,
-    buffers: int,
-    fault: Fault,
-    executor: ThreadPoolExecutor,
-    fd: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cache_of(subject, monkeypatch)
-    passed = await clean_run(subject, buffers, executor, fd)
-    steps = [(step, passed[:at].count(step)) for at, step in enumerate(passed)]
-    assert len(steps) >= 7
-    for step, number in steps:
-        if step == "close" and (fault.hang or fault.error):
-            continue
-        transfer = Transfer(subject, buffers, executor, fd, seed=number)
-        transfer.lane.faults.add(step, number, fault)
-        async with nothing_left(transfer.lane):
-            running = asyncio.create_task(transfer.run())
-            if fault.hang:
-                await asyncio.wait({running}, timeout=0.03)
-                assert not running.done()
-                running.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await running
-            elif fault.error is not None:
-                with pytest.raises(type(fault.error())):
-                    await running
-            else:
-                await running
-        assert transfer.lane.fabric.open_regions == 0
+    for work, method in ((get, "GET"), (put, "PUT")):
+        steps = await steps_of(gateway, work)
+        await gateway.request("PUT", f"/{bucket}/k", before)
+        for step, number in steps:
+            for make, expected in FAULTS.values():
+                fault = make()
+                if step == "close" and (fault.error is not None or fault.hang):
+                    continue
+                gateway.fabric.faults = LoopbackFaults()
+                gateway.fabric.faults.add(step, number, fault)  # type: ignore[arg-type]
+                response = await work()
+                check_answer(response, expected)
+                await gateway.settle()
+                assert gateway.pool.idle == gateway.pool.total
+                gateway.fabric.check()
+                gateway.fabric.faults = LoopbackFaults()
+                if method == "GET":
+                    by_http = response.headers.get("x-amz-rdma-reply") == "501"
+                    if response.status == 200:
+                        assert (response.body if by_http else target.bytes) == before
+                elif response.status == 200:
+                    assert await gateway.stored("k", bucket) == after
+                    await gateway.request("PUT", f"/{bucket}/k", before)
+                else:
+                    assert await gateway.stored("k", bucket) == before
+    await gateway.stop()
 
 
-class Disturbed(ThreadPoolExecutor):
-    """An executor that fails at the n-th job: refuses it, or lets it raise."""
-
-    def __init__(self, number: int, error: Exception, *, refuse: bool) -> None:
-        super().__init__(3)
-        self.left = number
-        self._error = error
-        self._refuse = refuse
-
-    def submit(self, job: Callable[..., Any], /, *arguments: Any, **options: Any) -> "Future[Any]":
-        self.left -= 1
-        if self.left != -1:
-            return super().submit(job, *arguments, **options)
-        if self._refuse:
-            raise self._error
-        return super().submit(self._fail)
-
-    def _fail(self) -> None:
-        raise self._error
+async def steps_of(gateway: RdmaGateway, work: Callable[[], object]) -> list[tuple[str, int]]:
+    gateway.fabric.faults = LoopbackFaults()
+    response = await work()  # type: ignore[misc]
+    assert response.status == 200
+    seen: list[tuple[str, int]] = []
+    for step in gateway.fabric.faults.passed:
+        seen.append((step, sum(name == step for name, _ in seen)))
+    assert {step for step, _ in seen} >= {"open", "close"}
+    return seen
 
 
-@pytest.mark.parametrize("buffers", [1, 3])
-@pytest.mark.parametrize(
-    ("error", "refuse"),
-    [(OSError(5, "Input/output error"), False), (EOFError("short"), False), (RuntimeError("shutdown"), True)],
-)
-async def test_each_file_read_fails(
-    buffers: int, error: Exception, refuse: bool, fd: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache_of("file", monkeypatch)
-    with Disturbed(1000, error, refuse=refuse) as executor:
-        await clean_run("file", buffers, executor, fd)
-        reads = 1000 - executor.left
-    assert reads == 7
-    for number in range(reads):
-        with Disturbed(number, error, refuse=refuse) as executor:
-            transfer = Transfer("file", buffers, executor, fd, seed=number)
-            async with nothing_left(transfer.lane):
-                with pytest.raises(type(error)):
-                    await transfer.run()
-            assert executor.left < 0
+async def test_every_step_of_a_part(tmp_path: Path) -> None:
+    gateway = await RdmaGateway(tmp_path).start(transfer_timeout=0.15)
+    started = await gateway.request("POST", f"/{BUCKET}/m?uploads=")
+    upload = re.search(rb"<UploadId>(.*?)<", started.body)[1].decode()  # type: ignore[index]
+    path = f"/{BUCKET}/m?partNumber=1&uploadId={upload}"
+    first = await gateway.request("PUT", path, b"what was there")
+    source = gateway.expose(pattern(2 * CHUNK, 5))
+    for step, number in (("open", 0), ("read", 0), ("read", 1)):
+        for make, expected in FAULTS.values():
+            if expected == {200}:
+                continue
+            gateway.fabric.faults = LoopbackFaults()
+            gateway.fabric.faults.add(step, number, make())  # type: ignore[arg-type]
+            response = await gateway.request("PUT", path, x_amz_rdma_token=str(source.token))
+            assert response.status in expected
+            await gateway.settle()
+            assert gateway.pool.idle == gateway.pool.total
+            listed = await gateway.request("GET", f"/{BUCKET}/m?uploadId={upload}")
+            assert first.headers["etag"].strip('"').encode() in listed.body
+            assert listed.body.count(b"<Part>") == 1
+    await gateway.request("DELETE", f"/{BUCKET}/m?uploadId={upload}")
+    await gateway.stop()
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    subject=st.sampled_from(SUBJECTS),
-    buffers=st.integers(1, 5),
-    seed=st.integers(0, 1 << 16),
-    faults=st.lists(
-        st.tuples(st.sampled_from(["open", "read", "write"]), st.integers(0, 6), st.sampled_from([*FAULTS.values()])),
-        max_size=3,
-    ),
-    cancels=st.lists(st.integers(0, 60), max_size=3),
-)
-def test_any_faults_together_and_cancellation_at_any_moment(
-    executor: ThreadPoolExecutor,
-    fd: int,
-    subject: Subject,
-    buffers: int,
-    seed: int,
-    faults: list[tuple[Step, int, Fault]],
-    cancels: list[int],
-) -> None:
-    async def run() -> None:
-        transfer = Transfer(subject, buffers, executor, fd, seed)
-        for step, number, fault in faults:
-            transfer.lane.faults.add(step, number, fault)
-        async with nothing_left(transfer.lane):
-            running = asyncio.create_task(transfer.run())
-            for pause in cancels:
-                await turns(pause)
-                running.cancel()
-            if not cancels and any(fault.hang for _, _, fault in faults):
-                await asyncio.wait({running}, timeout=0.03)
-                running.cancel()
-            await asyncio.wait({running}, timeout=10)
-            assert running.done()
-            # Cancelled, or what the faults say; assertions are neither.
-            if not running.cancelled():
-                error = running.exception()
-                assert error is None or isinstance(error, RdmaError | ZeroDivisionError)
+@pytest.mark.parametrize("step", ["payload.create", "payload.write", "payload.seal"])
+async def test_a_drive_that_fails_under_a_put(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drive's fault is the drive's: 507 or 500, and nothing is kept of either side."""
+    from s3verbs.storage import payload_writer
+    from s3verbs.storage.errors import StorageFull
 
-    with pytest.MonkeyPatch.context() as patch:
-        cache_of(subject, patch)
-        asyncio.run(run())
+    gateway = await RdmaGateway(tmp_path).start()
+    await gateway.request("PUT", f"/{BUCKET}/k", b"before")
+    faults = Faults()
+    faults.fail(step, StorageFull("full"))
+    method = {"payload.create": "__init__", "payload.write": "write", "payload.seal": "seal"}[step]
+    real = getattr(payload_writer.NvmePayloadWriter, method)
 
+    def failing(*arguments: object, **named: object) -> object:
+        faults.reach(step)
+        return real(*arguments, **named)
 
-async def test_one_dead_peer_does_not_stop_the_others(
-    executor: ThreadPoolExecutor, fd: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its transfers hang with all that they may hold, more of them wait; another peer's go on."""
-    lane = Lane(6, executor)
-    for number in range(3):
-        lane.faults.add("write", number, Fault(hang=True))
-    async with nothing_left(lane):
-        dead = [
-            asyncio.create_task(lane.push(lane.memory.expose(bytearray(len(DATA))), [DATA], peer="dead"))
-            for _ in range(5)
-        ]
-        await turns(20)
-        assert lane.pool.idle == 3
-        assert lane.pool.waiting == 2 or lane.pool.waiting == 4
-        for _ in range(3):
-            memory = bytearray(len(DATA))
-            await lane.push(lane.memory.expose(memory), [Run(fd, OFFSET, len(DATA))], peer="alive")
-            assert memory == DATA
-        for each in dead:
-            each.cancel()
-        await asyncio.wait(dead)
-
-
-def test_the_file_of_these_tests_is_what_it_should_be(fd: int) -> None:
-    assert os.pread(fd, len(DATA), OFFSET) == DATA
-    assert Path(f"/proc/self/fd/{fd}").stat().st_size == OFFSET + len(DATA)
+    monkeypatch.setattr(payload_writer.NvmePayloadWriter, method, failing)
+    response = await gateway.put("k", gateway.expose(pattern(3 * CHUNK, 7)))
+    assert (response.status, response.code) == (507, "InsufficientStorage")
+    assert await gateway.stored("k") == b"before"
+    await gateway.stop()

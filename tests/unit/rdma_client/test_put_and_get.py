@@ -150,7 +150,7 @@ def test_a_put_to_a_server_that_ignores_tokens_is_an_error_and_happens_once(
     server: ScriptedServer, transport: FakeTransport
 ) -> None:
     store = Store(transport)
-    server.script += [answer(200, etag='"empty"'), store.put, answer(200, DATA)]
+    server.script += [answer(200, etag='"empty"'), store.put, answer(200, DATA), store.put, store.get, store.put]
     memory = bytearray(DATA)
     with client(server, transport) as s3, s3.register(memory) as region:
         with pytest.raises(TokenIgnored, match="stored an EMPTY object at bucket/key"):
@@ -159,8 +159,14 @@ def test_a_put_to_a_server_that_ignores_tokens_is_an_error_and_happens_once(
         assert s3.put_from("bucket", "key", region).transport == "http"
         assert store.data == DATA
         assert s3.get_into("bucket", "key", region).transport == "http"
-        assert s3.counters().declines == {"ignored": 3}
-    assert [request.token is None for request in server.requests] == [False, True, True]
+        assert s3.put_from("bucket", "key", region).transport == "http"
+        assert s3.counters().declines == {"ignored": 4}
+        # The server was upgraded: a GET notices.
+        store.data = b"new"
+        assert s3.get_into("bucket", "key", region).transport == "samehost"
+        assert s3.put_from("bucket", "key", region).transport == "samehost"
+    tokens = [request.token is not None for request in server.requests]
+    assert tokens == [True, False, True, False, True, True]
 
 
 def test_a_get_from_a_server_that_ignores_tokens_is_an_ordinary_one(
