@@ -10,6 +10,7 @@ import itertools
 import mmap
 import os
 import threading
+import time
 from collections import deque
 
 from s3verbs.rdma.fabric import CHUNK
@@ -100,6 +101,7 @@ class FakeLink:
         self.moved: list[tuple[bool, LocalSpan, int, int]] = []
         self.refuse: VerbsError | None = None
         self.refuse_close: VerbsError | None = None
+        self.closing_takes = 0.0
         self.aborted = False
         self.closed = False
         self._hung_up = False
@@ -172,6 +174,7 @@ class FakeLink:
     def close(self) -> None:
         if self.refuse_close is not None:
             raise self.refuse_close
+        time.sleep(self.closing_takes)
         with self._lock:
             assert not self.closed
             self.closed = True

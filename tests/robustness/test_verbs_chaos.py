@@ -49,6 +49,7 @@ class Chaos:
             reason = self.random.choice([Failure.UNREACHABLE, Failure.REJECTED])
             raise ConnectFailed(reason, "no", local=self.random.random() < 0.2)
         link = FakeLink(route.device, automatic=False, deaf=self.random.random() < 0.2)
+        link.closing_takes = 0.01
         self.links.append(link)
         return link
 
