@@ -16,7 +16,7 @@ from s3verbs.rdma.client.answer import (
 from s3verbs.rdma.client.attempts import Attempts, Lost
 from s3verbs.rdma.client.checksums import verify
 from s3verbs.rdma.client.connection import Broken, NotSent
-from s3verbs.rdma.client.control import Answer, Call, Cancel, Control
+from s3verbs.rdma.client.control import Answer, Call, Cancel, Cancelled, Control
 from s3verbs.rdma.client.counters import Counters
 from s3verbs.rdma.client.errors import BadAnswer, BufferTooSmall, Declined, S3Error, TokenIgnored
 from s3verbs.rdma.client.exposure import Exposer
@@ -286,7 +286,7 @@ class Engine:
         showed it is taken back first, whatever ended the wait, KeyboardInterrupt included."""
         try:
             return self._control.exchange(call, deadline, cancel)
-        except NotSent:
+        except (NotSent, Cancelled):
             raise
         except Broken as error:
             safe = memory is None or exposed is None or memory.take_back(exposed)

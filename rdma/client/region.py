@@ -107,7 +107,7 @@ class RegisteredMemory:
 
     def exposed(self) -> Exposed | None:
         """The registration that tokens are minted from; None: HTTP, for now. Raises TransportMissing
-        and RegionQuarantined."""
+        and RegionError."""
         found = self._exposed
         if found is not None or not self.size or not self._pause.is_over():
             return found
@@ -116,7 +116,8 @@ class RegisteredMemory:
                 raise RegionQuarantined("a server may still move bytes of this memory; try again later")
             if self._exposed is None:
                 memory = self._memory
-                assert memory is not None
+                if memory is None:
+                    raise RegionClosed("the region is closed")
                 exposed = self._exposer.expose(memory, self._driver)
                 if exposed is None:
                     self._pause.begin()
