@@ -2,7 +2,7 @@
 
 import asyncio
 
-from s3verbs.rdma.errors import Failure, PeerUnreachable
+from s3verbs.rdma.errors import Declined, Failure, PeerUnreachable
 from s3verbs.rdma.fabric import CHUNK, RegisteredBuffer
 from s3verbs.rdma.token import Token, Transport
 from s3verbs.rdma.verbs.connections import ConnectionCache, Key
@@ -99,10 +99,16 @@ class RcRegion:
                     self._connection = await self._cache.lease(self._key)
             except TimeoutError:
                 raise PeerUnreachable(Failure.TIMEOUT, f"no connection in time after: {why}") from why
+            except Declined as decline:
+                # Too late to serve this request in another way.
+                raise PeerUnreachable(why.reason, f"{decline}, after: {why}") from why
             return self._connection
 
     async def close(self) -> None:
-        await self._still.wait()
-        if self._connection is not None:
-            self._cache.release(self._key, self._connection)
-            self._connection = None
+        try:
+            await self._still.wait()
+        finally:
+            # Cancelled or not: a lease that stays would keep the connection for ever.
+            if self._connection is not None:
+                self._cache.release(self._key, self._connection)
+                self._connection = None
