@@ -74,6 +74,8 @@ class Attempts:
 
     def _wait(self, pause: float, error: Exception) -> None:
         self._left -= 1
+        if self._cancelled.is_set():
+            raise ConnectionBroken("cancelled") from error
         if not pause:
             return
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
