@@ -387,6 +387,22 @@ async def test_a_peer_that_is_gone_for_good(network: Network) -> None:
     await region.close()
 
 
+async def test_a_chunk_cancelled_while_reconnecting_leaves_it_to_the_next(network: Network) -> None:
+    region = await network.region(memory=Memory(4))
+    gate = threading.Event()
+    network.answer = until(gate)
+    network.links[0].status = CompletionStatus.RETRY_EXC_ERR
+    read = asyncio.ensure_future(region.read(0, Memory(1).buffer(0), 5))
+    while len(network.calls) < 2:
+        await asyncio.sleep(0.001)
+    read.cancel()
+    await asyncio.wait((read,))
+    gate.set()
+    await region.read(0, Memory(1).buffer(0), 5)
+    assert network.calls == ["a", "a"]
+    await region.close()
+
+
 async def test_no_decline_in_the_middle_of_a_transfer(network: Network) -> None:
     region = await network.region(memory=Memory(4))
     network.links[0].status = CompletionStatus.RETRY_EXC_ERR
