@@ -7,6 +7,7 @@ sendfile, of a file of the same size. Every client's content is verified.
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -231,6 +232,7 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     kind: type[S3Verbs] = S3VerbsRelaxed if options.durability == "relaxed" else S3Verbs
     results = []
+    before = os.getloadavg()[0]
     client = LoadClient()
     with tempfile.TemporaryDirectory(prefix="s3verbs-perf-", dir=options.folder or Path.cwd()) as name:
         folder = Path(name)
@@ -246,6 +248,8 @@ def main(arguments: list[str]) -> int:
             client.close()
     if options.json:
         options.json.write_text(json.dumps({"options": vars(options), "results": results}, indent=1, default=str))
+    noise = f"{os.cpu_count()} CPUs, load average {before:.1f} before and {os.getloadavg()[0]:.1f} after the run"
+    print(f"{options.rounds} rounds of {options.seconds:g} s, {options.durability} bucket, {noise}.\n")
     print(rdma_report.as_markdown(results, RAW))
     if options.transport == "samehost" and any(result["client"] == RDMA for result in results):
         print("\n" + rdma_report.targets(results, RAW, RDMA))

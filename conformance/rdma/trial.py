@@ -114,15 +114,18 @@ class Trial:
         self.ok("PUT", key, body=data, headers={name.replace("_", "-"): value for name, value in headers.items()})
         return key
 
-    def upload(self, key: str, **headers: str) -> str:
+    def upload(self, key: str) -> str:
         """A new multipart upload, aborted after the case; its id."""
-        fields = {name.replace("_", "-"): value for name, value in headers.items()}
-        answer = self.ok("POST", key, query={"uploads": ""}, headers=fields)
+        return self.begin_upload(key, {})[0]
+
+    def begin_upload(self, key: str, headers: Mapping[str, str]) -> tuple[str, Answer]:
+        """As `upload`, with headers of the case's; also the answer."""
+        answer = self.ok("POST", key, query={"uploads": ""}, headers=headers)
         found = re.search(rb"<UploadId>([^<]+)</UploadId>", answer.body)
         if found is None:
             raise Failed("an upload id", answer)
         self._uploads.append((key, found[1].decode()))
-        return self._uploads[-1][1]
+        return self._uploads[-1][1], answer
 
     def complete(self, key: str, upload: str, etags: list[str]) -> Answer:
         parts = "".join(

@@ -105,8 +105,8 @@ def _copy_part(trial: Trial, headers: dict[str, str]) -> None:
 def _multipart(trial: Trial, headers: dict[str, str]) -> None:
     """The requests around the parts: create, list, complete."""
     key = trial.key()
-    _ordinary(trial.send("POST", key, query={"uploads": ""}, headers=headers), 200)
-    upload = trial.upload(key)
+    upload, begun = trial.begin_upload(key, headers)
+    _ordinary(begun, 200)
     query = {"uploadId": upload}
     etag = trial.ok("PUT", key, query={"partNumber": "1", **query}, body=CONTENT).headers.get("etag", "")
     _ordinary(trial.send("GET", key, query=query, headers=headers), 200)
