@@ -25,7 +25,7 @@ _NO_COMPLETIONS = 16
 _HINTS = {
     errno.ENOMEM: "the limit of locked memory is too small (ulimit -l, LimitMEMLOCK=), or the device has no more room",
     errno.EAGAIN: "the limit of locked memory is too small (ulimit -l, LimitMEMLOCK=)",
-    errno.EFAULT: "the memory is not mapped",
+    errno.EFAULT: "the memory is not mapped, or is a shared mapping for reading, which older kernels do not pin",
     errno.EPERM: "this process may not lock memory (CAP_IPC_LOCK, ulimit -l)",
 }
 
