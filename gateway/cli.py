@@ -95,7 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(action="check")
 
     doctor = commands.add_parser("doctor", help="say what works on this machine, for a server or a client")
-    _add_settings(doctor, ["data", "listen", "metrics_listen", "workers", "buffer_pool", "rdma"])
+    examined = ["data", "listen", "metrics_listen", "workers", "socket"]
+    _add_settings(doctor, [*examined, *(name for name in config.FIELDS if name.startswith("rdma"))])
     doctor.add_argument(
         "--endpoint", metavar="URL", help="examine a machine that runs clients: what they get from this endpoint"
     )

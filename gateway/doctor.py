@@ -99,7 +99,17 @@ def _address(address: Address) -> Finding:
 
 
 def _rdma(settings: Settings) -> Iterator[Finding]:
-    listen = settings.listen[0]
-    plan = Plan(mode=settings.rdma, pool=settings.buffer_pool // settings.workers)
-    for state, text in server_findings(plan, survey(port=listen.port)):
+    plan = Plan(
+        mode=settings.rdma,
+        pool=settings.rdma_pool_bytes // settings.workers,
+        dc_key=settings.rdma_dc_key,
+        allowed_peers=settings.rdma_allowed_peers,
+        same_host=settings.socket != "off",
+    )
+    socket_path = None if settings.socket in ("auto", "off") else settings.socket
+    try:
+        found = survey(settings.rdma_devices, port=settings.listen[0].port, socket_path=socket_path)
+    except ValueError as error:
+        raise ConfigError(f"rdma_devices: {error}") from None
+    for state, text in server_findings(plan, found):
         yield Finding(state, text)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from s3verbs.rdma.verbs.device import parse_pin
 from s3verbs.storage.model import Durability
 
 Parse = Callable[[Any], Any]
@@ -164,7 +165,7 @@ def rdma(raw: Any) -> str:
 
 
 def rdma_device(raw: Any) -> str:
-    return _matching(r"[A-Za-z0-9_.-]{1,64}(:\d{1,3}(:\d{1,5})?)?", raw)
+    return str(parse_pin(_text(raw)))
 
 
 def dc_key(raw: Any) -> int:

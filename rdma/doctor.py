@@ -24,12 +24,13 @@ _PYVERBS = "apt-get install python3-pyverbs ibverbs-providers, or pip install py
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a server was told. `mode` is the setting `rdma`: off, auto or required; `pool` the bytes of registered
-    memory of one worker. Empty `allowed_peers` are the subnets of the own rails."""
+    memory of one worker. Empty `allowed_peers` are the subnets of the own rails. `same_host`: it opens a socket."""
 
     mode: str = "auto"
     pool: int = 0
     dc_key: int = DEFAULT_DC_KEY
     allowed_peers: tuple[Network, ...] = ()
+    same_host: bool = True
 
 
 def server_findings(plan: Plan, survey: Survey) -> Iterator[Finding]:
@@ -46,15 +47,19 @@ def server_findings(plan: Plan, survey: Survey) -> Iterator[Finding]:
     if networks and not plan.allowed_peers and all(network.num_addresses == 1 for network in networks):
         yield (
             "problem" if asked else "info",
-            f"RDMA peers: no other machine is in {', '.join(map(str, networks))}; name the networks of the clients",
+            f"RDMA peers: no other machine is in {', '.join(map(str, networks))}; "
+            "name the clients' networks in rdma_allowed_peers",
         )
     if any(rail.driver == "mlx5" for rail in survey.rails) and plan.dc_key == DEFAULT_DC_KEY:
         yield (
             "info",
-            f"DC access key: {plan.dc_key:#x}, the default that every installation knows; set another one, "
-            "the same on the clients (cuFile: rdma_dc_key)",
+            f"DC access key: {plan.dc_key:#x}, the default that every installation knows; set rdma_dc_key, "
+            "here and in the clients' cufile.json",
         )
-    yield from _same_host_server(survey)
+    if plan.same_host:
+        yield from _same_host_server(survey)
+    else:
+        yield "info", "same host: off (socket = off)"
     if plan.mode == "required" and not survey.rails:
         yield "problem", "RDMA is required (rdma = required), and no device can be used"
     yield from _what_clients_get(plan, survey)
@@ -228,7 +233,7 @@ def _what_clients_get(plan: Plan, survey: Survey) -> Iterator[Finding]:
     if plan.mode == "off":
         yield "info", "clients get HTTP: RDMA is off"
         return
-    if obstacle := same_host_obstacle(survey.machine):
+    if obstacle := same_host_obstacle(survey.machine) if plan.same_host else "socket = off":
         yield "info", f"a client on this machine does not get the same-host transport: {obstacle}"
     else:
         yield "ok", "a client on this machine gets the same-host transport"

@@ -73,8 +73,11 @@ class Survey:
         return next((place.path for place in self.sockets if place.there and not place.problem), None)
 
 
-def survey(pins: Sequence[str] = (), *, root: Path = Path("/"), port: int = 9000) -> Survey:
-    """Of this machine; `port` is the endpoint's. Raises ValueError for a pin that is none."""
+def survey(
+    pins: Sequence[str] = (), *, root: Path = Path("/"), port: int = 9000, socket_path: str | None = None
+) -> Survey:
+    """Of this machine. `port` is the endpoint's; `socket_path` is where its socket is, None looks in the usual places.
+    Raises ValueError for a pin that is none."""
     inventory = read_inventory(root / "sys")
     verdicts = tuple(explain(inventory, pins))
     verbs, problem, seen = "", "", frozenset[str]()
@@ -96,7 +99,7 @@ def survey(pins: Sequence[str] = (), *, root: Path = Path("/"), port: int = 9000
         verbs_problem=problem,
         seen=seen,
         closed=closed,
-        sockets=tuple(_try(place) for place in candidates(port)),
+        sockets=tuple(_try(place) for place in candidates(port, socket_path)),
         uid=os.geteuid(),
     )
 

@@ -9,6 +9,8 @@ import ctypes
 import itertools
 import mmap
 import os
+import threading
+import time
 from collections import deque
 
 from s3verbs.rdma.fabric import CHUNK
@@ -99,10 +101,12 @@ class FakeLink:
         self.moved: list[tuple[bool, LocalSpan, int, int]] = []
         self.refuse: VerbsError | None = None
         self.refuse_close: VerbsError | None = None
+        self.closing_takes = 0.0
         self.aborted = False
         self.closed = False
         self._hung_up = False
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK)
+        self._lock = threading.RLock()  # closed in another thread than the one that posts
 
     @property
     def queue_pair(self) -> "FakeLink":
@@ -125,7 +129,12 @@ class FakeLink:
             self.complete()
 
     def complete(self, status: CompletionStatus | None = None) -> None:
-        """The oldest request."""
+        """The oldest request, if there is one."""
+        with self._lock:
+            if self.posted:
+                self._complete(status)
+
+    def _complete(self, status: CompletionStatus | None) -> None:
         work, request = next(iter(self.posted.items()))
         del self.posted[work]
         status = self.status if status is None else status
@@ -139,16 +148,19 @@ class FakeLink:
             self._flush()
 
     def _flush(self) -> None:
-        while self.posted and not self.deaf:
-            work, _ = self.posted.popitem()
-            self.device.queue.push(work, CompletionStatus.WR_FLUSH_ERR)
+        with self._lock:
+            while self.posted and not self.deaf:
+                work, _ = self.posted.popitem()
+                self.device.queue.push(work, CompletionStatus.WR_FLUSH_ERR)
 
     def fileno(self) -> int:
         return self._descriptor
 
     def hang_up(self) -> None:
-        self._hung_up = True
-        os.eventfd_write(self._descriptor, 1)
+        with self._lock:
+            if not self.closed:
+                self._hung_up = True
+                os.eventfd_write(self._descriptor, 1)
 
     def ended(self) -> bool:
         with contextlib.suppress(BlockingIOError):
@@ -162,10 +174,12 @@ class FakeLink:
     def close(self) -> None:
         if self.refuse_close is not None:
             raise self.refuse_close
-        assert not self.closed
-        self.closed = True
-        self.posted.clear()
-        os.close(self._descriptor)
+        time.sleep(self.closing_takes)
+        with self._lock:
+            assert not self.closed
+            self.closed = True
+            self.posted.clear()
+            os.close(self._descriptor)
 
 
 class Memory:

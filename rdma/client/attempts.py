@@ -74,10 +74,12 @@ class Attempts:
 
     def _wait(self, pause: float, error: Exception) -> None:
         self._left -= 1
+        if self._cancelled.is_set():
+            raise ConnectionBroken("cancelled") from error
         if not pause:
             return
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        pause = min(pause, _LONGEST_PAUSE) * random.uniform(0.75, 1.25)  # noqa: S311
+        pause *= random.uniform(1.0, 1.25)  # noqa: S311
         if time.monotonic() + pause >= self._deadline:
             if isinstance(error, S3Error):
                 raise error

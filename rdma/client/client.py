@@ -33,9 +33,6 @@ T = TypeVar("T")
 PART_SIZE = 512 << 20
 """Bytes of a part of an object that does not fit into one token, unless told otherwise."""
 
-MAX_IN_FLIGHT = 32
-"""Operations of aput_from and aget_into that run at a time; more wait."""
-
 
 class Client:
     """One endpoint. Any thread; a process that was forked from this one needs a client of its own.
@@ -49,7 +46,8 @@ class Client:
     tried. `verify`: TLS authorities: True, False, or a path.
 
     Objects larger than `part_size`, or than a token can tell (4 GiB - 1), are moved in parts, `concurrency` at a time.
-    `socket_path` and `devices` are for gateways and RDMA devices that are not found by themselves.
+    Of aput_from and aget_into `max_in_flight` run at a time; more wait. `socket_path` and `devices` are for gateways
+    and RDMA devices that are not found by themselves.
     """
 
     def __init__(
@@ -67,6 +65,7 @@ class Client:
         max_attempts: int = 3,
         part_size: int | None = None,
         concurrency: int = 8,
+        max_in_flight: int = 32,
         socket_path: str | None = None,
         devices: Sequence[str] = (),
         driver: Driver | None = None,
@@ -74,8 +73,8 @@ class Client:
         """`driver` stands in for the GPU's. Raises TransportMissing, ValueError."""
         if (access_key is None) != (secret_key is None):
             raise ValueError("access_key and secret_key belong together")
-        if timeout <= 0 or max_attempts < 1 or concurrency < 1:
-            raise ValueError("timeout must be positive, max_attempts and concurrency at least 1")
+        if timeout <= 0 or min(max_attempts, concurrency, max_in_flight) < 1:
+            raise ValueError("timeout must be positive, max_attempts, concurrency and max_in_flight at least 1")
         if part_size is not None and not 0 < part_size <= MAX_SIZE:
             raise ValueError(f"part_size must be from 1 to {MAX_SIZE}")
         keys: KeySource = ChainKeys()
@@ -94,6 +93,7 @@ class Client:
         self._split_above = part_size or MAX_SIZE
         self._part_size = part_size or PART_SIZE
         self._concurrency = concurrency
+        self._max_in_flight = max_in_flight
         self._driver = driver
         self._lock = threading.Lock()
         self._memories: set[RegisteredMemory] = set()
@@ -333,7 +333,7 @@ class Client:
             if self._closed:
                 raise RegionClosed("the client is closed")
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(MAX_IN_FLIGHT, "s3verbs-client")
+                self._threads = ThreadPoolExecutor(self._max_in_flight, "s3verbs-client")
             threads = self._threads
         cancel = Cancel()
         running = asyncio.get_running_loop().run_in_executor(threads, partial(operation, cancel=cancel))

@@ -203,6 +203,10 @@ class Control:
             raise
         return Answer(response, deadline, connection, self._pool, cancel)
 
+    def can_sign(self) -> bool:
+        """Whether there are keys. A token in an anonymous request would be refused."""
+        return self._keys.keys() is not None
+
     def reload_keys(self) -> bool:
         """The server says that the keys have expired. Whether there may be others."""
         keys = self._keys.keys()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 class Snapshot:
     """Keys of `operations` and `bytes` are "samehost", "rc", "http". One put_from or get_into of several parts counts
     each part. `declines` is by reason: "declined" by the server (its log names why), "ignored" by a server without
-    RDMA, "no_transport" and "memory" on this side."""
+    RDMA, "no_transport", "memory" and "anonymous" on this side."""
 
     operations: dict[str, int] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)

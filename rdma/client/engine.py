@@ -16,7 +16,7 @@ from s3verbs.rdma.client.answer import (
 from s3verbs.rdma.client.attempts import Attempts, Lost
 from s3verbs.rdma.client.checksums import verify
 from s3verbs.rdma.client.connection import Broken, NotSent
-from s3verbs.rdma.client.control import Answer, Call, Cancel, Control
+from s3verbs.rdma.client.control import Answer, Call, Cancel, Cancelled, Control
 from s3verbs.rdma.client.counters import Counters
 from s3verbs.rdma.client.errors import BadAnswer, BufferTooSmall, Declined, S3Error, TokenIgnored
 from s3verbs.rdma.client.exposure import Exposer
@@ -28,7 +28,11 @@ from s3verbs.rdma.headers import TOKEN
 from s3verbs.rdma.token import MAX_SIZE
 
 _NEVER = threading.Event()
-_DECLINES = {"declined": "the server has no transport for the token", "ignored": "the server ignores tokens"}
+_DECLINES = {
+    "declined": "the server has no transport for the token",
+    "ignored": "the server ignores tokens",
+    "anonymous": "there are no keys, and anonymous requests get no RDMA",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +259,9 @@ class Engine:
         """None: HTTP."""
         if not 0 < region.size <= MAX_SIZE or self._exposer.is_http:
             return None
+        if not self._control.can_sign():
+            self._decline("anonymous")
+            return None
         minted = region.memory.token(region.offset, region.size)
         if minted is None:
             self._decline("no_transport" if self._exposer.transport() is None else "memory")
@@ -279,7 +286,7 @@ class Engine:
         showed it is taken back first, whatever ended the wait, KeyboardInterrupt included."""
         try:
             return self._control.exchange(call, deadline, cancel)
-        except NotSent:
+        except (NotSent, Cancelled):
             raise
         except Broken as error:
             safe = memory is None or exposed is None or memory.take_back(exposed)

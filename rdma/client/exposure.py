@@ -18,7 +18,29 @@ _LOG = logging.getLogger("s3verbs.client")
 NAMES = ("auto", "samehost", "rc", "http")
 
 LOOK_AGAIN_SECONDS = 30.0
-"""A client that found no transport looks again after so long: its gateway may have been started after it."""
+"""A client that found no transport looks again after a second, then after twice that, up to so long: its gateway may be
+started after it, or again."""
+
+
+class Pause:
+    """When to ask again for what was not there. Any thread; two that ask at once are no harm."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._wait = 0.0
+        self._until = 0.0
+
+    def is_over(self) -> bool:
+        return not self._until or time.monotonic() >= self._until
+
+    def begin(self) -> None:
+        """It was not there again."""
+        self._wait = min(max(1.0, 2 * self._wait), self._longest)
+        self._until = time.monotonic() + self._wait
+
+    def end(self) -> None:
+        """It was there."""
+        self._wait = self._until = 0.0
 
 
 def open_samehost(host: str, port: int, socket_path: str | None) -> ClientTransport:
@@ -69,7 +91,7 @@ class Exposer:
         self._lock = threading.Lock()
         self._noted: set[str] = set()
         self._transport: ClientTransport | None = None
-        self._look_at = 0.0
+        self._pause = Pause(look_again)
         self.look_again = look_again
         self.why_http = ""
         """Why RDMA was not used when it last was not; "" as long as it is."""
@@ -100,14 +122,14 @@ class Exposer:
 
     def transport(self) -> ClientTransport | None:
         """None: HTTP only, for now."""
-        if self._transport is None and self._wanted == "auto":
+        if self._transport is None and self._wanted == "auto" and self._pause.is_over():
             with self._lock:
-                if self._transport is None and time.monotonic() >= self._look_at:
+                if self._transport is None and self._pause.is_over():
                     self._look()
         return self._transport
 
     def expose(self, memory: Described, driver: Driver | None) -> Exposed | None:
-        """None: not by RDMA, for now; the caller may ask again after `look_again` seconds. Raises TransportMissing
+        """None: not by RDMA, for now; the caller may ask again after a Pause. Raises TransportMissing
         when the transport is pinned and does not take host memory."""
         transport = self.transport()
         if transport is None or not memory.size:
@@ -174,7 +196,7 @@ class Exposer:
                 return
             except TransportUnavailable as error:
                 reasons.append(f"{name}: {error}")
-        self._look_at = time.monotonic() + self.look_again
+        self._pause.begin()
         why = "no RDMA transport, HTTP is used: " + "; ".join(reasons)
         self.why_http = why
         if why not in self._noted:

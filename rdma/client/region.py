@@ -2,14 +2,13 @@
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from s3verbs.rdma.client.cuda import Driver
 from s3verbs.rdma.client.errors import RegionClosed, RegionQuarantined, RegionReadOnly, TransportMissing
-from s3verbs.rdma.client.exposure import Exposer
+from s3verbs.rdma.client.exposure import Exposer, Pause
 from s3verbs.rdma.client.memory import Described
 from s3verbs.rdma.client.place import CudaPlace, HostPlace, Place
 from s3verbs.rdma.client.quarantine import Exposed, Quarantine
@@ -68,7 +67,7 @@ class RegisteredMemory:
         self._exposed: Exposed | None = None
         self._unsafe: set[Exposed] = set()
         """Those that a server may still reach the memory by."""
-        self._ask_at = 0.0
+        self._pause = Pause(exposer.look_again)
 
     @property
     def quarantined(self) -> bool:
@@ -108,18 +107,22 @@ class RegisteredMemory:
 
     def exposed(self) -> Exposed | None:
         """The registration that tokens are minted from; None: HTTP, for now. Raises TransportMissing
-        and RegionQuarantined."""
+        and RegionError."""
         found = self._exposed
-        if found is not None or not self.size or (self._ask_at and time.monotonic() < self._ask_at):
+        if found is not None or not self.size or not self._pause.is_over():
             return found
         with self._exposing:
             if self._unsafe:
                 raise RegionQuarantined("a server may still move bytes of this memory; try again later")
             if self._exposed is None:
                 memory = self._memory
-                assert memory is not None
+                if memory is None:
+                    raise RegionClosed("the region is closed")
                 exposed = self._exposer.expose(memory, self._driver)
-                self._ask_at = time.monotonic() + self._exposer.look_again if exposed is None else 0.0
+                if exposed is None:
+                    self._pause.begin()
+                else:
+                    self._pause.end()
                 self._exposed = exposed
             return self._exposed
 

@@ -45,6 +45,8 @@ class _Link:
         self.ended = False
         """The gateway said that nothing touches our memory any more."""
         self.lost = False
+        self.silent = False
+        """It did not answer in time: good for nothing new, but what is registered can still be taken back in it."""
         self.quiet: set[int] = set()
         """Handles whose UNREGISTERED has come."""
         self._letting_go: set[int] = set()
@@ -55,6 +57,7 @@ class _Link:
         try:
             self.socket.settimeout(PATIENCE)
             self.socket.connect(str(candidate.path))
+            self.socket.setblocking(False)
             peer = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             self.supervisor, uid, _ = _CREDENTIALS.unpack(peer)
             if not location.is_trusted(candidate, uid):
@@ -79,26 +82,37 @@ class _Link:
 
     def ask(self, message: Message) -> Message:
         """The answer. Raises _Refused, _Lost."""
-        self.send(message)
         deadline = time.monotonic() + PATIENCE
+        spoken = self.send(message, deadline)
         while message.serial not in self._answers:
-            if not self.receive(deadline):
-                self.hang_up()
+            if not spoken or not self.receive(deadline):
+                self.silent = True
                 raise _Lost("the gateway does not answer")
         answer = self._answers.pop(message.serial)
         if isinstance(answer, protocol.Refused):
             raise _Refused(answer.code, answer.text)
         return answer
 
-    def send(self, message: Message) -> None:
-        try:
-            self.socket.send(protocol.encode(message), socket.MSG_NOSIGNAL)
-        except OSError as error:
-            self.hang_up()
-            raise _Lost(str(error)) from None
+    def send(self, message: Message, deadline: float) -> bool:
+        """False when the gateway has not made room for it until then. Raises _Lost."""
+        packet = protocol.encode(message)
+        while True:
+            try:
+                self.socket.send(packet, socket.MSG_NOSIGNAL)
+                return True
+            except BlockingIOError:
+                if not _ready(self.socket.fileno(), select.POLLOUT, max(0.0, deadline - time.monotonic())):
+                    return False
+            except OSError as error:
+                self.hang_up()
+                raise _Lost(str(error)) from None
 
-    def alive(self) -> bool:
-        """Takes what has come meanwhile."""
+    def usable(self) -> bool:
+        """For something new."""
+        return self.take_news() and not self.silent
+
+    def take_news(self) -> bool:
+        """Take what has come meanwhile. False when the connection is over."""
         if self.lost:
             return False
         with contextlib.suppress(_Lost):
@@ -110,10 +124,12 @@ class _Link:
         """Take one message; False when none comes until then. Raises _Lost."""
         if self.lost:
             raise _Lost("the gateway has ended the session")
-        if not _readable(self.socket.fileno(), max(0.0, deadline - time.monotonic())):
+        if not _ready(self.socket.fileno(), select.POLLIN, max(0.0, deadline - time.monotonic())):
             return False
         try:
             packet, descriptors, flags, _ = socket.recv_fds(self.socket, protocol.MAX_MESSAGE + 1, 1)
+        except BlockingIOError:
+            return False
         except OSError as error:
             self.hang_up()
             raise _Lost(str(error)) from None
@@ -151,16 +167,19 @@ class _Link:
         self.lost = True
         self.socket.close()
 
+    def __del__(self) -> None:
+        self.socket.close()
+
     def is_quiet(self, handle: int) -> bool:
         """Whether the gateway is known to be unable to touch that region any more. Asks it to let go; does not wait."""
         if self.pid != os.getpid() or self.ended or handle in self.quiet:
             return True
         if not self.lost and handle not in self._letting_go:
-            self._letting_go.add(handle)
             with contextlib.suppress(_Lost):
-                self.send(protocol.Unregister(self.next_serial(), handle))
+                if self.send(protocol.Unregister(self.next_serial(), handle), time.monotonic()):
+                    self._letting_go.add(handle)
                 self.receive(time.monotonic() + SLICE)
-        if not self.alive():
+        if not self.take_news():
             return self.ended or handle in self.quiet or self._gateway_is_gone()
         return handle in self.quiet
 
@@ -168,23 +187,21 @@ class _Link:
         """Whether no process of that gateway exists any more: they all hold the other end of the pipe."""
         if self.lifeline < 0:
             return False
-        poll = select.poll()
-        poll.register(self.lifeline, 0)
-        return any(events & select.POLLHUP for _, events in poll.poll(0))
+        return _ready(self.lifeline, 0, 0.0)
 
     def wait(self, seconds: float) -> None:
         """Until there may be news for `is_quiet`, or so long."""
         descriptor = self.lifeline if self.lost else self.socket.fileno()
         if descriptor >= 0:
-            _readable(descriptor, seconds)
+            _ready(descriptor, 0 if self.lost else select.POLLIN, seconds)
         else:
             time.sleep(seconds)
 
 
-def _readable(descriptor: int, seconds: float) -> bool:
-    """Whether there is something to read, or the other end has hung up."""
+def _ready(descriptor: int, events: int, seconds: float) -> bool:
+    """Whether one of the events comes until then; that the other end has hung up always counts."""
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
+    poll.register(descriptor, events)
     return bool(poll.poll(seconds * 1000))
 
 
@@ -227,22 +244,24 @@ class SameHostTransport:
         return registration
 
     def close(self) -> None:
-        """Revokes what is still registered, and ends the session."""
+        """Revokes what is still registered, and ends the session. What could not be taken back within some seconds
+        stays registered; its `revoke` can be called again."""
+        deadline = time.monotonic() + PATIENCE
         for registration in list(self._registered):
-            registration.revoke()
+            registration._revoke(deadline)
         with self._lock:
             link, self._link = self._link, None
-            if link is not None:
+            if link is not None and not self._registered:
                 link.hang_up()
 
     # -- with the lock held --
 
     def _connected(self) -> _Link:
         link = self._link
-        if link is not None and link.pid == os.getpid() and link.alive():
+        if link is not None and link.pid == os.getpid() and link.usable():
             return link
-        if link is not None:
-            # In a forked child this closes its copy only; the parent's session goes on.
+        if link is not None and link.pid != os.getpid():
+            # This closes the forked child's copy only; the parent's session goes on.
             link.hang_up()
         self._link = None
         self._link = self._connect()
@@ -308,7 +327,9 @@ class SameHostRegistration:
     def revoke(self) -> bool:
         """True: the gateway has answered that nothing touches the memory, or has ended the session in order, or none
         of its processes exists any more."""
-        deadline = time.monotonic() + PATIENCE
+        return self._revoke(time.monotonic() + PATIENCE)
+
+    def _revoke(self, deadline: float) -> bool:
         while True:
             # The lock is let go now and then: other memory's tokens need not wait for a gateway that is slow here.
             with self._transport._lock:

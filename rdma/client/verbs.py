@@ -9,10 +9,10 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 
-from s3verbs.rdma import handshake
 from s3verbs.rdma.client.transport import Memory, TransportUnavailable
 from s3verbs.rdma.client.verbs_listener import Listener
 from s3verbs.rdma.client.verbs_rail import ClientRail
+from s3verbs.rdma.handshake import NONCE_SIZE
 from s3verbs.rdma.token import Token, Transport
 from s3verbs.rdma.token import parse as parse_token
 from s3verbs.rdma.verbs.api import MemoryRegion
@@ -142,7 +142,7 @@ class _Process:
 
     def __init__(self, rails: Sequence[ClientRail], max_connections: int) -> None:
         self.pid = os.getpid()
-        self.nonce = secrets.token_bytes(handshake.NONCE_SIZE)
+        self.nonce = secrets.token_bytes(NONCE_SIZE)
         self.rails = rails
         self.listener = Listener(rails, self.nonce, max_connections)
         self._turn = itertools.count()

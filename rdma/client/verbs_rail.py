@@ -25,7 +25,7 @@ _NO_COMPLETIONS = 16
 _HINTS = {
     errno.ENOMEM: "the limit of locked memory is too small (ulimit -l, LimitMEMLOCK=), or the device has no more room",
     errno.EAGAIN: "the limit of locked memory is too small (ulimit -l, LimitMEMLOCK=)",
-    errno.EFAULT: "the memory is not mapped, or not writable",
+    errno.EFAULT: "the memory is not mapped",
     errno.EPERM: "this process may not lock memory (CAP_IPC_LOCK, ulimit -l)",
 }
 
@@ -71,7 +71,7 @@ class ClientRail:
             except (VerbsError, OSError) as error:
                 reasons.append(f"as a dma-buf: {error}")
         try:
-            return MemoryRegion(self._domain, memory.address, memory.size, _REMOTE)
+            return self._of_address(memory)
         except VerbsError as error:
             if memory.gpu is not None:
                 reasons.append(f"by peer memory (nvidia-peermem): {error}")
@@ -79,6 +79,15 @@ class ClientRail:
             hint = _HINTS.get(error.code, "")
             text = f"{self}: cannot register {memory.size} bytes: {error}"
             raise TransportUnavailable(f"{text}: {hint}" if hint else text) from error
+
+    def _of_address(self, memory: Memory) -> MemoryRegion:
+        try:
+            return MemoryRegion(self._domain, memory.address, memory.size, _REMOTE)
+        except VerbsError as error:
+            if error.code != errno.EFAULT or memory.gpu is not None:
+                raise
+        # A file mapped for reading can still be put from.
+        return MemoryRegion(self._domain, memory.address, memory.size, Access.REMOTE_READ)
 
     def queue_pair(self) -> QueuePair:
         """Raises VerbsError."""

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import ipaddress
 import os
-import secrets
 import socket
 import stat
 from collections.abc import Mapping
@@ -90,7 +89,7 @@ def _listen(candidate: Candidate) -> SessionListener:
     listener = SessionListener(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.path = path
     # It listens before it gets its name, so nobody ever finds it dead; and a link, unlike a rename, replaces nothing.
-    unnamed = path.with_name(f".{secrets.token_hex(4)}")
+    unnamed = path.with_name(f".{os.urandom(4).hex()}")
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         listener.bind(str(unnamed))
@@ -131,7 +130,7 @@ def _remove_dead(path: Path) -> None:
     before = _file(path)
     if _lives(path):
         raise OSError(errno.EADDRINUSE, "another server listens there")
-    aside = path.with_name(f".{secrets.token_hex(4)}")
+    aside = path.with_name(f".{os.urandom(4).hex()}")
     path.rename(aside)
     try:
         if _file(aside) != before:

@@ -109,8 +109,20 @@ def allow_tracer(pid: int) -> None:
     _libc.prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
 
 
-def works_here() -> bool:
-    """Whether this process may use the calls at all; a seccomp filter can forbid them."""
+def obstacle() -> str:
+    """What keeps this process from reaching any other's memory; "" when nothing does."""
+    if not _calls_work():
+        return "the gateway may not use process_vm_readv (a seccomp filter?)"
+    # The /proc of another pid namespace has other processes under the same numbers.
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError as error:
+        return f"the gateway cannot read /proc: {error.strerror}"
+    numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+    return "" if numbers == [str(os.getpid())] else "/proc is that of another pid namespace; mount the gateway's own"
+
+
+def _calls_work() -> bool:
     here, there = ctypes.create_string_buffer(b"x", 1), ctypes.create_string_buffer(1)
     try:
         return _move(_libc.process_vm_readv, os.getpid(), ctypes.addressof(there), ctypes.addressof(here), 1) == 1

@@ -76,8 +76,7 @@ class SessionService:
         if self._look_at is not None and self._look_at <= now:
             self._answer_quiet()
         if self._resume_at is not None and self._resume_at <= now:
-            self._resume_at = None
-            self._watch(self._listener, self._accept)
+            self._resume_at = None if self._watch(self._listener, self._accept) else now + PAUSE_SECONDS
 
     def worker_exited(self, number: int) -> None:
         """That worker is dead and reaped: what it was doing is over."""
@@ -129,7 +128,8 @@ class SessionService:
             peer = Peer(connection, time.monotonic() + HANDSHAKE_SECONDS)
             self._peers.add(peer)
             self._newcomers += 1
-            self._watch(connection, partial(self._receive, peer))
+            if not self._watch(connection, partial(self._receive, peer)):
+                self._end(peer)
 
     def _pause(self, error: OSError) -> None:
         """Short of descriptors: the listener would be readable again at once, for ever."""
@@ -169,7 +169,8 @@ class SessionService:
                 self._look_soon()
                 continue
             if isinstance(answer, protocol.Challenge):
-                self._watch(peer.pidfd, partial(self._end, peer))
+                if not self._watch(peer.pidfd, partial(self._end, peer)):
+                    answer = protocol.Refused(serial, Refusal.UNAVAILABLE, "the gateway is short of memory")
             elif isinstance(answer, protocol.Session):
                 self._newcomers -= 1
                 descriptors = (self._lifeline_out,)
@@ -253,9 +254,15 @@ class SessionService:
         except OSError:
             return False
 
-    def _watch(self, descriptor: socket.socket | int, react: Callable[[], None]) -> None:
+    def _watch(self, descriptor: socket.socket | int, react: Callable[[], None]) -> bool:
+        """False when the kernel has no room for another watch."""
         assert self._selector is not None
-        self._selector.register(descriptor, selectors.EVENT_READ, react)
+        try:
+            self._selector.register(descriptor, selectors.EVENT_READ, react)
+        except OSError as error:
+            log.error("same-host socket: %s", error.strerror)
+            return False
+        return True
 
     def _unwatch(self, descriptor: socket.socket | int) -> None:
         if self._selector is not None:

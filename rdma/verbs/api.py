@@ -53,6 +53,9 @@ INSTALL_HINT = (
 
 
 _opening = threading.Lock()
+"""Held while this module makes descriptors of the verbs library; see `_channel`."""
+
+_TRIES = 5
 
 
 def load() -> None:
@@ -164,9 +167,7 @@ class CompletionQueue:
     def __init__(self, context: Context, entries: int) -> None:
         module = _module("cq")
         with _errors(), _opening:
-            before = set() if hasattr(module.CompChannel, "fd") else _event_descriptors()
-            self._channel = module.CompChannel(context.raw)
-            self._descriptor = self._channel.fd if hasattr(self._channel, "fd") else _new_descriptor(before)
+            self._channel, self._descriptor = _channel(module, context)
             os.set_blocking(self._descriptor, False)
             self.raw = module.CQ(context.raw, entries, None, self._channel, 0)
 
@@ -383,9 +384,15 @@ def _event_descriptors() -> set[int]:
     return found
 
 
-def _new_descriptor(before: set[int]) -> int:
-    # Up to rdma-core 56 CompChannel does not tell its descriptor. All that could make another one hold _opening.
-    new = _event_descriptors() - before
-    if len(new) != 1:
-        raise VerbsError(f"cannot tell which descriptor is the completion channel's: {sorted(new)}")
-    return new.pop()
+def _channel(module: Any, context: Context) -> tuple[Any, int]:
+    """A completion channel and its descriptor, which CompChannel does not tell up to rdma-core 56."""
+    for _ in range(_TRIES):
+        before = _event_descriptors()
+        channel = module.CompChannel(context.raw)
+        if hasattr(channel, "fd"):
+            return channel, int(channel.fd)
+        new = _event_descriptors() - before
+        if len(new) == 1:
+            return channel, new.pop()
+        channel.close()  # librdmacm has just opened a device in another thread
+    raise VerbsError("cannot tell which descriptor is the completion channel's")

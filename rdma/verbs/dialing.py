@@ -32,13 +32,16 @@ class Dialer:
         devices: Mapping[str, OpenedDevice],
         rails: Rails,
         executor: Executor,
+        closer: Executor,
         timeout: float,
         connect: Connect = Link.connect,
     ) -> None:
-        """`timeout`: seconds for one attempt."""
+        """`timeout`: seconds for one attempt. `closer` takes connections down: never behind peers that do not answer,
+        for buffers may wait for that."""
         self._devices = devices
         self._rails = rails
         self._executor = executor
+        self._closer = closer
         self._timeout = timeout
         self._connect = connect
 
@@ -77,15 +80,15 @@ class Dialer:
         if not device.take():
             raise Declined(Decline.NO_CONNECTION, f"{device.name} has no queue pair left")
         try:
-            route = Route(
-                device, Peer(rail.address, scope=_scope(rail)), Peer(address_of(key.gid), key.port, _scope(rail))
-            )
+            scope = _scope(rail)
+            destination = Peer(address_of(key.gid), key.port, scope)
+            route = Route(device, rail.port, Peer(rail.address, 0, scope), destination)
             loop = asyncio.get_running_loop()
             link = await loop.run_in_executor(self._executor, self._connect, route, key.nonce, self._timeout)
         except BaseException:
             device.give()
             raise
-        return Connection(link, device, self._executor, on_end=on_end)
+        return Connection(link, device, self._closer, on_end=on_end)
 
 
 def _scope(rail: Rail) -> int:

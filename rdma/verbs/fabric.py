@@ -24,8 +24,8 @@ from s3verbs.rdma.verbs.sysfs import read_inventory
 
 _log = logging.getLogger(__name__)
 
-_THREADS = 8
-"""Connections that are made or taken down at once."""
+_THREADS = 16
+"""Connections that are made at once: each holds a thread for as long as its peer does not answer."""
 
 
 class VerbsFabric:
@@ -44,8 +44,9 @@ class VerbsFabric:
         self._devices = {device.name: device for device in devices}
         self._rails = rails
         self._options = options
-        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="rdma-cm")
-        dialer = Dialer(self._devices, rails, self._executor, options.connect_timeout)
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="rdma-connect")
+        self._closer = ThreadPoolExecutor(2, thread_name_prefix="rdma-close")
+        dialer = Dialer(self._devices, rails, self._executor, self._closer, options.connect_timeout)
         taken = Counter(rail.device for rail in dc_rails)
         most = min(options.max_connections, *(device.room - INITIATORS * taken[device.name] for device in devices))
         self._cache = ConnectionCache(dialer.dial, loop, most=most, idle_timeout=options.idle_timeout)
@@ -101,6 +102,7 @@ class VerbsFabric:
         for dc_rail in self._dc.values():
             await dc_rail.close()
         self._executor.shutdown()
+        self._closer.shutdown()
         for device in self._devices.values():
             device.close()
 

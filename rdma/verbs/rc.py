@@ -15,7 +15,7 @@ from s3verbs.rdma.verbs.opened_device import DEPTH, OpenedDevice
 
 _log = logging.getLogger(__name__)
 
-GRACE = 0.5
+GRACE = 2.0
 """Seconds that an abandoned transfer gets to end by itself: one chunk takes far less, and the connection lives on."""
 
 FLUSH = 1.0

@@ -35,9 +35,10 @@ _PEERS_FAULT = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """From an address of `device` to a listener."""
+    """From an address of a port of `device` to a listener."""
 
     device: OpenedDevice
+    port: int
     source: cm.Peer
     destination: cm.Peer
 
@@ -53,6 +54,16 @@ class Link:
     @classmethod
     def connect(cls, route: Route, nonce: bytes, timeout: float) -> "Link":
         """Raises ConnectFailed; leaves nothing behind then. Takes `timeout` seconds and some milliseconds at most."""
+        try:
+            return cls._connect(route, nonce, timeout)
+        except ConnectFailed as error:
+            if error.reason is Failure.UNREACHABLE and not error.local and not _active(route):
+                text = f"port {route.port} of {route.device.name} is down"
+                raise ConnectFailed(error.reason, text, local=True) from error
+            raise
+
+    @classmethod
+    def _connect(cls, route: Route, nonce: bytes, timeout: float) -> "Link":
         with contextlib.ExitStack() as undo:
             try:
                 channel = cm.EventChannel()
@@ -152,6 +163,13 @@ class _Dialing:
         if local and -event.status in _PEERS_FAULT:
             local = False
         raise ConnectFailed(Failure.UNREACHABLE, text, local=local)
+
+
+def _active(route: Route) -> bool:
+    try:
+        return route.device.port(route.port).active
+    except VerbsError:
+        return False
 
 
 def _quietly(step: object) -> None:

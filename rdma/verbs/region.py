@@ -2,12 +2,14 @@
 
 import asyncio
 
-from s3verbs.rdma.errors import Failure, PeerUnreachable
+from s3verbs.rdma.errors import Declined, Failure, PeerUnreachable
 from s3verbs.rdma.fabric import CHUNK, RegisteredBuffer
 from s3verbs.rdma.token import Token, Transport
 from s3verbs.rdma.verbs.connections import ConnectionCache, Key
 from s3verbs.rdma.verbs.errors import ConnectionLost
 from s3verbs.rdma.verbs.rc import Connection
+
+_NONE = ConnectionLost(Failure.CONNECTION_LOST, "the connection was lost before")
 
 
 class RcRegion:
@@ -57,7 +59,7 @@ class RcRegion:
             deadline = loop.time() + self._timeout
             connection = self._connection
             if connection is None:
-                raise PeerUnreachable(Failure.CONNECTION_LOST, "no connection is left")
+                connection = await self._another(None, _NONE, deadline)
             try:
                 await self._once(connection, offset, address, length, deadline, read=read)
                 return
@@ -84,25 +86,39 @@ class RcRegion:
         await move(span, remote, self._token.rkey, deadline)
         self._device = connection.device.name
 
-    async def _another(self, lost: Connection, why: ConnectionLost, deadline: float) -> Connection:
-        """The connection that all chunks of this request go on with; made by the first of them that lost its own."""
+    async def _another(self, lost: Connection | None, why: ConnectionLost, deadline: float) -> Connection:
+        """The connection that all chunks of this request go on with; made by the first of them that lost its own. One
+        that is cancelled meanwhile leaves it to the next."""
         async with self._reconnecting:
             if self._connection is not lost and self._connection is not None:
                 return self._connection
-            if self._reconnected or self._connection is None:
+            if self._reconnected:
                 raise PeerUnreachable(why.reason, f"lost again: {why}") from why
-            self._reconnected = True
-            self._connection = None
-            self._cache.release(self._key, lost)
+            if self._connection is not None:
+                self._cache.release(self._key, self._connection)
+                self._connection = None
             try:
                 async with asyncio.timeout_at(deadline):
                     self._connection = await self._cache.lease(self._key)
             except TimeoutError:
+                self._reconnected = True
                 raise PeerUnreachable(Failure.TIMEOUT, f"no connection in time after: {why}") from why
+            except Declined as decline:
+                self._reconnected = True
+                # Too late to serve this request in another way.
+                raise PeerUnreachable(why.reason, f"{decline}, after: {why}") from why
+            except PeerUnreachable:
+                self._reconnected = True
+                raise
+            self._reconnected = True
             return self._connection
 
     async def close(self) -> None:
-        await self._still.wait()
-        if self._connection is not None:
-            self._cache.release(self._key, self._connection)
-            self._connection = None
+        try:
+            await self._still.wait()
+        finally:
+            # Cancelled or not: a lease that stays would keep the connection for ever.
+            self._reconnected = True
+            if self._connection is not None:
+                self._cache.release(self._key, self._connection)
+                self._connection = None

@@ -3,7 +3,10 @@
 Sources: the kernel's Documentation/ABI/stable/sysfs-class-infiniband, getifaddrs(3).
 """
 
+import contextlib
 import ctypes
+import mmap
+import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
@@ -84,8 +87,7 @@ def _driver(path: Path, node: str) -> str:
 
 def _port(number: int, path: Path, netdevs: Mapping[str, Netdev]) -> Port:
     gids = []
-    for index, entry in sorted((int(name), entry) for name, entry in _children(path / "gids") if name.isdigit()):
-        text = _text(entry)
+    for index, text in sorted(_numbered(path / "gids").items()):
         gid = bytes.fromhex(text.replace(":", "")) if _GID.fullmatch(text) else NO_GID
         if gid != NO_GID:
             attributes = path / "gid_attrs"
@@ -120,6 +122,33 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _numbered(folder: Path) -> dict[int, str]:
+    """The texts of a folder of hundreds of files, without pathlib's cost for each: it is a second for a thousand GIDs
+    on a slow machine."""
+    found = {}
+    try:
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return {}
+    try:
+        with os.scandir(at) as entries:
+            for entry in entries:
+                if entry.name.isdigit():
+                    with contextlib.suppress(OSError):
+                        found[int(entry.name)] = _text_at(entry.name, at)
+    finally:
+        os.close(at)
+    return found
+
+
+def _text_at(name: str, folder: int) -> str:
+    descriptor = os.open(name, os.O_RDONLY, dir_fd=folder)
+    try:
+        return os.read(descriptor, mmap.PAGESIZE).decode(errors="replace").strip()
+    finally:
+        os.close(descriptor)
 
 
 class _SockAddr(ctypes.Structure):

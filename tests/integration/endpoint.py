@@ -52,8 +52,11 @@ class Endpoint:
         bucket: str | None = BUCKET,
         keys: bool = True,
         env: Mapping[str, str] = {},
+        patience: float = 30,
     ) -> None:
+        """`patience`: seconds that the start may take."""
         self.data = data
+        self._patience = patience
         self._arguments = [
             *("serve", "--data", str(data), "--workers", str(workers)),
             *(["--listen", "127.0.0.1:0"] if "--listen" not in arguments else []),
@@ -86,7 +89,7 @@ class Endpoint:
                 stdout=stdout,
                 stderr=stderr,
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + self._patience
         while "access key" not in self.output:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()

@@ -13,8 +13,7 @@ from s3verbs.rdma.verbs.api import CompletionQueue, Context, MemoryRegion, Prote
 from s3verbs.rdma.verbs.attributes import LocalSpan
 from s3verbs.rdma.verbs.cm import ConnectParameters, Event, EventChannel, EventKind, Peer
 from s3verbs.rdma.verbs.constants import Access, CompletionStatus, QueuePairState
-from s3verbs.rdma.verbs.device import address_of, choose
-from s3verbs.rdma.verbs.sysfs import read_inventory
+from s3verbs.rdma.verbs.device import Rail, address_of
 
 SECONDS = 30.0
 
@@ -31,9 +30,9 @@ class Refused(Exception):
 class Initiator:
     """A device of the server's side with `size` bytes of registered memory. Use as a context manager."""
 
-    def __init__(self, device: str, size: int) -> None:
-        self._source = Peer(choose(read_inventory(), [device])[0].address)
-        self._context = Context(device)
+    def __init__(self, rail: Rail, size: int) -> None:
+        self._source = Peer(rail.address)
+        self._context = Context(rail.device)
         self._domain = ProtectionDomain(self._context)
         self._queue = CompletionQueue(self._context, 64)
         self.memory = mmap.mmap(-1, size)
@@ -47,15 +46,15 @@ class Initiator:
         for part in (self._region, self._domain, self._queue, self._context):
             part.close()
 
-    def connect(self, token: Token, nonce: bytes | None = None) -> "Link":
-        """Raises Refused."""
-        return Link(self, token, token.secret if nonce is None else nonce)
+    def connect(self, token: Token, private_data: bytes | None = None) -> "Link":
+        """`private_data`: what to say instead of the token's nonce. Raises Refused."""
+        return Link(self, token, handshake.request(token.secret) if private_data is None else private_data)
 
 
 class Link:
     """A connection to the client behind a token. Use as a context manager."""
 
-    def __init__(self, owner: Initiator, token: Token, nonce: bytes) -> None:
+    def __init__(self, owner: Initiator, token: Token, private_data: bytes) -> None:
         assert token.gid is not None
         self._owner = owner
         self._token = token
@@ -69,9 +68,9 @@ class Link:
             self.expect(EventKind.ADDR_RESOLVED)
             self._id.resolve_route(SECONDS)
             self.expect(EventKind.ROUTE_RESOLVED)
-            self._id.connect(ConnectParameters(self._pair.number, handshake.request(nonce), 0, 16))
+            self._id.connect(ConnectParameters(self._pair.number, private_data, 0, 16))
             event = self.expect(EventKind.CONNECT_RESPONSE)
-            self.proved = handshake.is_reply(event.private_data, nonce)
+            self.proved = handshake.is_reply(event.private_data, token.secret)
             for state in (QueuePairState.INIT, QueuePairState.RTR, QueuePairState.RTS):
                 self._pair.modify(self._id.queue_pair_attributes(state))
             self._id.establish()

@@ -1,6 +1,7 @@
 """What must not leak: objects of the verbs library in the kernel, by process, and file descriptors."""
 
 import ctypes
+import hashlib
 import json
 import mmap
 import subprocess
@@ -65,6 +66,14 @@ class GuardedBuffer:
     @property
     def memory(self) -> Memory:
         return Memory(self.address, self.size, self)
+
+    def fill(self, seed: bytes) -> None:
+        """Content that differs in every part of it."""
+        block = hashlib.shake_128(seed).digest(1 << 20)
+        for number, start in enumerate(range(0, self.size, len(block))):
+            turn = number % len(block)
+            piece = (block[turn:] + block[:turn])[: self.size - start]
+            self.view[start : start + len(piece)] = piece
 
     def intact(self) -> bool:
         """Whether both guards are as they were made."""

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from s3verbs.rdma import handshake
 from s3verbs.rdma.client.transport import TransportUnavailable
 from s3verbs.rdma.client.verbs import RcTransport
 from s3verbs.rdma.token import Transport
 from s3verbs.rdma.token import parse as parse_token
-from s3verbs.rdma.verbs.cm import EventKind
+from s3verbs.rdma.verbs.cm import REJECT_CONSUMER_DEFINED, EventKind
 from s3verbs.rdma.verbs.constants import CompletionStatus
+from s3verbs.rdma.verbs.device import choose
+from s3verbs.rdma.verbs.sysfs import read_inventory
 from tests.rdma_vm.initiator import Initiator, Refused
 from tests.rdma_vm.resources import GuardedBuffer, descriptors, eventually, objects, settled, wire
 
@@ -20,16 +23,17 @@ SIZE = 1 << 20
 OK = CompletionStatus.SUCCESS
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client() -> Iterator[RcTransport]:
     transport = RcTransport(["rxe1"])
     yield transport
     transport.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[Initiator]:
-    with Initiator("rxe0", SIZE) as initiator:
+    (rail,) = choose(read_inventory(), ["rxe0"])
+    with Initiator(rail, SIZE) as initiator:
         yield initiator
 
 
@@ -101,10 +105,14 @@ def test_revoked_memory_cannot_be_reached_over_a_connection_that_stays(client: R
 def test_a_connection_with_another_nonce_is_rejected(client: RcTransport, server: Initiator) -> None:
     token = parse_token(client.register(GuardedBuffer(SIZE).memory).token(0, SIZE))
     almost = token.secret[:-1] + bytes([token.secret[-1] ^ 1])
-    for nonce in (secrets.token_bytes(16), almost, b"", bytes(16)):
+    right = handshake.request(token.secret)
+    nonces = (secrets.token_bytes(16), almost, bytes(16))
+    others = (b"", right[:-1], b"\0" + right, right.replace(b"V\x01", b"V\x02"), handshake.reply(token.secret))
+    for private_data in (*map(handshake.request, nonces), *others):
         with pytest.raises(Refused) as refused:
-            server.connect(token, nonce)
+            server.connect(token, private_data)
         assert refused.value.kind is EventKind.REJECTED
+        assert refused.value.status == REJECT_CONSUMER_DEFINED
     assert client.connections == 0
     with server.connect(token) as link:
         assert link.proved

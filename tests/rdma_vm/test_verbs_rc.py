@@ -280,8 +280,8 @@ async def test_cancelled_reads_leave_the_buffer_alone() -> None:
     with listening() as peer:
         peer.memory[:] = b"\x5a" * peer.size
         async with opened() as (fabric, arena):
-            region = await fabric.open(peer.token())
             for turn in range(10):
+                region = await fabric.open(peer.token())
                 reads = [asyncio.ensure_future(region.read(n * CHUNK, arena.buffer(n), CHUNK)) for n in range(8)]
                 for _ in range(turn):
                     await asyncio.sleep(0)
@@ -291,9 +291,9 @@ async def test_cancelled_reads_leave_the_buffer_alone() -> None:
                 arena.memory[:] = bytes(arena.size)
                 await asyncio.sleep(0.05)
                 assert arena.memory[:] == bytes(arena.size)
-            await region.read(0, arena.buffer(0), CHUNK)
-            assert arena.memory[:CHUNK] == b"\x5a" * CHUNK
-            await region.close()
+                await region.read(0, arena.buffer(0), CHUNK)
+                assert arena.memory[:CHUNK] == b"\x5a" * CHUNK
+                await region.close()
 
 
 async def test_requests_of_one_client_share_a_connection() -> None:

@@ -11,7 +11,10 @@ setting() {
     echo "$2" > "/proc/sys/net/ipv4/conf/$1"
 }
 
-routes() {
+# A reply to ARP comes so soon over veth that the kernel's ib_addr misses it and waits until its time is up.
+reach() {
+    ip neigh replace 10.77.0.2 lladdr 02:00:0a:4d:00:02 dev rva nud permanent
+    ip neigh replace 10.77.0.1 lladdr 02:00:0a:4d:00:01 dev rvb nud permanent
     ip route replace 10.77.0.2 dev rva src 10.77.0.1 table 771
     ip route replace 10.77.0.1 dev rvb src 10.77.0.2 table 772
 }
@@ -30,11 +33,11 @@ end() {
 
 case $1 in
 make)
-    ip link add rva type veth peer name rvb
+    ip link add rva address 02:00:0a:4d:00:01 type veth peer name rvb address 02:00:0a:4d:00:02
     setting all/rp_filter 0
     end rva 10.77.0.1 10.77.0.2 771
     end rvb 10.77.0.2 10.77.0.1 772
-    routes
+    reach
     ip rule add pref 9 lookup local
     ip rule del pref 0
     rdma link add rxe0 type rxe netdev rva
@@ -53,9 +56,9 @@ down)
     ip link set rvb down
     ;;
 up)
-    # The kernel dropped the routes with the device.
+    # The kernel dropped routes and neighbors with the device.
     ip link set rvb up
-    routes
+    reach
     ;;
 *)
     echo "wire.sh make|down|up" >&2

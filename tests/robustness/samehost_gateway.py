@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,11 @@ def pattern(seed: int, length: int) -> bytes:
 class Gateway:
     """Use as a context manager."""
 
-    def __init__(self, path: Path, workers: int = 1, uid: int | None = None, table: str = "{}") -> None:
+    def __init__(
+        self, path: Path, workers: int = 1, uid: int | None = None, table: str = "{}", *, prefix: Sequence[str] = ()
+    ) -> None:
+        """`prefix`: a command that runs the gateway, and takes it along when it is killed."""
+        self._wrapped = bool(prefix)
         self.path = path
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(workers)]
         self.workers = [ours for ours, _ in pairs]
@@ -49,7 +53,7 @@ class Gateway:
             worker.settimeout(60)
         theirs = [end.fileno() for _, end in pairs]
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(path), table, str(uid or ""), *map(str, theirs)],
+            [*prefix, sys.executable, __file__, str(path), table, str(uid or ""), *map(str, theirs)],
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
             pass_fds=theirs,
             stdout=subprocess.PIPE,
@@ -69,7 +73,7 @@ class Gateway:
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         if self.process.poll() is None:
-            self.process.send_signal(number)
+            self.process.send_signal(signal.SIGKILL if self._wrapped else number)
         self.process.wait(20)
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -205,6 +209,17 @@ class _Worker:
             finally:
                 await region.close()
             answer["count"] += 1
+
+    async def do_cancel(self, answer: dict[str, Any], token: str, seconds: float) -> None:
+        """Cancel a write some time after it was begun, and wait for its end."""
+        region = await self.region(token)
+        data = _Buffer(mmap.mmap(-1, 4096))
+        writing = asyncio.create_task(region.write(0, data, 4096))
+        await asyncio.sleep(seconds)
+        writing.cancel()
+        # Closing waits for it too.
+        await asyncio.gather(region.close(), asyncio.wait((writing,)))
+        answer["cancelled"] = writing.cancelled()
 
     async def do_hold(self, answer: dict[str, Any], token: str) -> None:
         """Announce a system call, and do not make it."""

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -198,9 +199,26 @@ def test_a_frozen_gateway_gives_no_answer_but_holds_nobody_for_ever(
         finally:
             os.kill(gateway.process.pid, signal.SIGCONT)
         monkeypatch.setattr(samehost, "PATIENCE", 20)
-        # The session was given up; its end is answered too, but there is nobody to hear it.
-        gateway.stop()
+        # What is new goes to a new session; what was registered before is taken back in the old one.
+        assert gateway.write(transport.register(buffer.memory).token(0, 10), 1, 10) == ""
         assert registration.revoke()
+
+
+def test_close_of_a_frozen_gateway_takes_no_longer_for_many_regions(
+    path: Path, transport: SameHostTransport, buffer: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gateway(path) as gateway:
+        registrations = [transport.register(buffer.memory) for _ in range(100)]
+        monkeypatch.setattr(samehost, "PATIENCE", 0.2)
+        os.kill(gateway.process.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            transport.close()
+            assert time.monotonic() - began < 20
+        finally:
+            os.kill(gateway.process.pid, signal.SIGCONT)
+        monkeypatch.setattr(samehost, "PATIENCE", 20)
+        assert all(registration.revoke() for registration in registrations)
 
 
 def test_a_forked_child_has_a_session_of_its_own(path: Path, transport: SameHostTransport, buffer: Guarded) -> None:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from s3verbs.rdma.client.samehost import SameHostTransport
 from s3verbs.rdma.samehost import protocol
 from s3verbs.rdma.samehost.protocol import Message, Refusal
 from tests.robustness.samehost_client import Child, Guarded, RawClient
@@ -428,6 +429,58 @@ def test_a_gateway_without_rights_serves_its_own_user(tmp_path: Path, buffer: Gu
                 assert child.ended() == 0
     finally:
         directory.rmdir()
+
+
+@as_root
+def test_a_process_outside_of_the_gateways_pid_namespace_is_refused(tmp_path: Path) -> None:
+    prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    with (
+        Gateway(tmp_path / "s.sock", prefix=prefix) as gateway,
+        RawClient(gateway.path, handshake=False) as client,
+    ):
+        answer = client.ask(protocol.Hello(1))
+        assert refusal(answer) is Refusal.IDENTITY
+        assert "hostPID" in str(answer)
+
+
+@as_root
+def test_a_gateway_with_a_strange_proc_serves_nobody(tmp_path: Path) -> None:
+    """Its pids would be other processes there."""
+    prefix = ["unshare", "--pid", "--fork", "--kill-child"]
+    with (
+        Gateway(tmp_path / "s.sock", prefix=prefix) as gateway,
+        RawClient(gateway.path, handshake=False) as client,
+    ):
+        answer = client.ask(protocol.Hello(1))
+        assert refusal(answer) is Refusal.UNAVAILABLE
+        assert "/proc" in str(answer)
+
+
+@as_root
+def test_a_client_in_a_pid_namespace_of_its_own_is_served(gateway: Gateway, buffer: Guarded) -> None:
+    def outer(say: Callable[[str], None], wait: Callable[[], str]) -> None:
+        clone_newpid = 0x20000000
+        assert ctypes.CDLL(None).unshare(clone_newpid) == 0
+
+        def inner(say_inside: Callable[[str], None], wait_inside: Callable[[], str]) -> None:
+            assert os.getpid() == 1
+            transport = SameHostTransport("localhost", 1, str(gateway.path))
+            registration = transport.register(buffer.memory)
+            say(registration.token(0, 8192))
+            wait_inside()
+            assert buffer.content[:30] == pattern(3, 30)
+            assert registration.revoke()
+            transport.close()
+
+        with Child(inner) as child:
+            child.tell(wait())
+            assert child.ended() == 0
+
+    with Child(outer) as child:
+        assert gateway.write(child.hear(), 3, 30) == ""
+        child.tell()
+        assert child.ended() == 0
+    assert buffer.untouched()
 
 
 @as_root

@@ -83,6 +83,7 @@ def test_buckets_name_their_durability() -> None:
         ("trusted_proxies", "10.0.0.0/40"),
         ("rdma", "on"),
         ("rdma_devices", "mlx5_0:one"),
+        ("rdma_devices", "mlx5_0:0"),
         ("rdma_dc_key", "0x1ffffffff"),
         ("rdma_allowed_peers", "10.0.0.0/40"),
         ("rdma_pool_bytes", "1MiB"),

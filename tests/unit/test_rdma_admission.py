@@ -63,7 +63,7 @@ class Buffers:
         self.held[peer] += 1
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(1, 9), st.data())
 def test_no_order_of_events_breaks_the_rule_or_forgets_a_waiter(total: int, data: st.DataObject) -> None:
     buffers = Buffers(total)

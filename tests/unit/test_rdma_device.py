@@ -3,7 +3,7 @@
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from s3verbs.rdma.verbs.device import (
@@ -23,6 +23,7 @@ from s3verbs.rdma.verbs.device import (
     route,
 )
 
+LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,15}", fullmatch=True)
 
 
@@ -42,11 +43,13 @@ def gid(text: str) -> bytes:
     return gid_of(ip_address(text))
 
 
+@LOADED
 @given(st.binary(min_size=16, max_size=16))
 def test_a_gid_is_an_address_and_back(raw: bytes) -> None:
     assert gid_of(address_of(raw)) == raw
 
 
+@LOADED
 @given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)))
 def test_an_address_is_a_gid_and_back(address: IPv4Address | IPv6Address) -> None:
     assume(isinstance(address, IPv4Address) or address.ipv4_mapped is None)
@@ -59,12 +62,14 @@ def test_the_gid_of_the_wire_contract() -> None:
         address_of(b"short")
 
 
+@LOADED
 @given(NAMES, st.none() | st.integers(1, 999), st.none() | st.integers(0, 99999))
 def test_a_pin_is_its_text(device: str, port: int | None, index: int | None) -> None:
     pin = Pin(device, port, index if port is not None else None)
     assert parse_pin(str(pin)) == pin
 
 
+@LOADED
 @given(st.text(max_size=20))
 def test_any_text_is_a_pin_or_a_value_error(text: str) -> None:
     try:
@@ -114,6 +119,7 @@ def test_allowed_peers_are_the_own_subnets_unless_others_are_named() -> None:
     assert not peer_allowed(gid("10.0.0.200"), [], [])
 
 
+@LOADED
 @given(st.lists(st.sampled_from([A, B, SIX, LINK]), unique=True), st.binary(min_size=16, max_size=16))
 def test_routes_are_rails_of_the_peers_family(rails: list[Rail], peer: bytes) -> None:
     found = route(rails, peer)
@@ -157,6 +163,7 @@ NETDEVS = {
 PINS = st.lists(st.sampled_from(["mlx5_0", "mlx5_1:1", "rxe0:1:3", "rxe0:2", "absent"]), max_size=3)
 
 
+@LOADED
 @given(st.lists(DEVICES, max_size=3, unique_by=lambda device: device.name), PINS)
 def test_every_device_is_explained_and_every_rail_can_be_bound(devices: list[Device], pins: list[str]) -> None:
     inventory = Inventory(tuple(devices), NETDEVS)

@@ -133,9 +133,17 @@ def test_allowed_peers_are_told() -> None:
     assert one(found, "gets RC")[1] == "a client with an RDMA device in 10.9.0.0/16 gets RC"
 
 
+def test_without_a_socket() -> None:
+    found = server(bare(), same_host=False)
+    assert one(found, "a client on this machine")[1].endswith("does not get the same-host transport: socket = off")
+    assert "ptrace" not in str(found)
+
+
 def test_routed_networks_have_no_neighbours() -> None:
     found = server(equipped("rxe", prefix=32))
-    assert problems(found) == ["RDMA peers: no other machine is in 10.77.0.1/32; name the networks of the clients"]
+    assert problems(found) == [
+        "RDMA peers: no other machine is in 10.77.0.1/32; name the clients' networks in rdma_allowed_peers"
+    ]
     assert problems(server(equipped("rxe", prefix=32), allowed_peers=(ip_network("10.77.0.0/16"),))) == []
 
 

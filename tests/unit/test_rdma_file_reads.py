@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from s3verbs.rdma.fabric import CHUNK
@@ -16,6 +16,7 @@ from tests.rdma_fixtures import descriptors, noise
 PADDED = 3 * CHUNK + 5 * ALIGNMENT
 ODD = PADDED - 1000
 DATA = noise(PADDED)
+BLOCKS_BEFORE_THE_END = PADDED // ALIGNMENT - 10
 ARENA = StagingArena(2 * CHUNK)
 BUFFER = ARENA.view[:CHUNK]
 CASES = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -36,6 +37,11 @@ def fd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
 
 @CASES
 @given(st.integers(0, PADDED // ALIGNMENT), st.integers(0, ALIGNMENT - 1), st.integers(1, CHUNK), st.sampled_from(WAYS))
+@example(BLOCKS_BEFORE_THE_END, 10, CHUNK, WAYS[0])
+@example(BLOCKS_BEFORE_THE_END, 10, CHUNK, WAYS[1])
+@example(BLOCKS_BEFORE_THE_END, 10, 10 * ALIGNMENT - 1010, WAYS[0])
+@example(BLOCKS_BEFORE_THE_END, 10, 10 * ALIGNMENT - 1009, WAYS[0])
+@example(BLOCKS_BEFORE_THE_END, 10, 10 * ALIGNMENT - 10, WAYS[0])
 def test_every_way_of_reading_gives_the_same(fd: int, block: int, begin: int, length: int, way: str) -> None:
     before = descriptors()
     offset, end = block * ALIGNMENT, min(begin + length, CHUNK)

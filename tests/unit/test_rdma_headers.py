@@ -1,7 +1,7 @@
 """The dialects of S3 over RDMA: one row each, and a request speaks at most one."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3verbs.rdma import headers
@@ -23,6 +23,7 @@ def test_the_table() -> None:
     assert headers.DECLINED == "501"
 
 
+@settings(deadline=None)
 @given(st.dictionaries(names, st.text()))
 def test_a_request_speaks_the_dialect_of_its_one_token_header(fields: dict[str, str]) -> None:
     spoken = TOKEN_HEADERS & fields.keys()

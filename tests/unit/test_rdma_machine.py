@@ -4,11 +4,12 @@ import resource
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from s3verbs.rdma.machine import Attach, Gpu, kernel_version, read_machine
 
+LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U22-I3-AE18-09)"
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
 
@@ -73,11 +74,13 @@ def test_dmabuf_needs_a_kernel(tmp_path: Path) -> None:
         assert read_machine(tmp_path).dmabuf_regions is has
 
 
+@LOADED
 @given(st.integers(0, 99), st.integers(0, 99), st.from_regex(r"(\.[a-z0-9-]*)?", fullmatch=True))
 def test_kernel_version(major: int, minor: int, rest: str) -> None:
     assert kernel_version(f"{major}.{minor}{rest}") == (major, minor)
 
 
+@LOADED
 @given(st.text())
 def test_any_text_is_some_kernel_version(text: str) -> None:
     assert len(kernel_version(text)) == 2

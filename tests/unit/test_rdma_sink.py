@@ -191,7 +191,7 @@ async def test_a_read_that_waits_for_a_thread_is_cancelled(fd: int, uncached: No
     gate = threading.Event()
     with ThreadPoolExecutor(1) as executor:
         lane = Lane(4, executor)
-        blocked = executor.submit(gate.wait)
+        blocked = executor.submit(gate.wait, 20)
         async with nothing_left(lane):
             pushing = asyncio.create_task(lane.push(lane.memory.expose(bytearray(len(DATA))), [Run(fd, 0, len(DATA))]))
             await turns(20)
@@ -211,14 +211,14 @@ async def test_a_read_that_runs_is_waited_for(
 
     def slow(*arguments: object) -> None:
         begun.set()
-        gate.wait()
+        gate.wait(20)
         real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(FileReads, "read", slow)
     lane = Lane(2, executor)
     async with nothing_left(lane):
         pushing = asyncio.create_task(lane.push(lane.memory.expose(bytearray(len(DATA))), [Run(fd, 0, len(DATA))]))
-        await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait, 20)
         await asyncio.get_running_loop().shutdown_default_executor()
         for _ in range(3):
             pushing.cancel()
@@ -228,6 +228,20 @@ async def test_a_read_that_runs_is_waited_for(
         gate.set()
         with pytest.raises(asyncio.CancelledError):
             await pushing
+
+
+@pytest.mark.parametrize("pause", range(6))
+async def test_a_buffer_is_back_when_close_returns_not_a_turn_later(executor: ThreadPoolExecutor, pause: int) -> None:
+    lane = Lane(2, executor)
+    async with nothing_left(lane):
+        region = await lane.fabric.open(lane.memory.expose(bytearray(100)))
+        sink = StagedSink(region, lane.pool, executor)
+        await sink.send(b"x")
+        await turns(pause)
+        await sink.close()
+        assert lane.pool.idle == 2
+        assert sink.moved in (0, 1)
+        await region.close()
 
 
 @pytest.mark.parametrize("step", ["send", "send_file", "finish"])

@@ -1,6 +1,7 @@
 """RDMA READ of a payload: order, chunks ahead, progress with one buffer, and where an error shows."""
 
 import asyncio
+import gc
 
 import pytest
 from hypothesis import given, settings
@@ -221,3 +222,19 @@ def test_any_number_of_payloads_passes_through_any_pool(
             assert got == [DATA[at : at + length] for at, (length, _, _) in enumerate(payloads)]
 
     asyncio.run(run())
+
+
+async def test_an_error_that_nobody_came_to_is_not_told_to_the_loop() -> None:
+    lane = Lane(4)
+    lane.faults.add("read", 1, Fault(RemoteAccess))
+    async with nothing_left(lane):
+        region = await lane.fabric.open(lane.memory.expose(bytearray(DATA)))
+        source = RdmaSource(region, len(DATA), lane.pool)
+        chunk = await source.next()
+        await turns(10)
+        assert chunk is not None
+        chunk.release()
+        await source.close()
+        await region.close()
+        del source
+        gc.collect()

@@ -220,6 +220,19 @@ async def test_a_peer_leaves_room_for_others() -> None:
     assert pool.idle == 4
 
 
+async def test_one_release_may_be_the_turn_of_two() -> None:
+    pool = pool_of(3)
+    ours, theirs = await pool.acquire("a"), await pool.acquire("b")
+    waiting = [asyncio.create_task(pool.acquire(peer)) for peer in "ab"]
+    await turns()
+    assert (pool.idle, pool.waiting) == (1, 2)
+    pool.release(theirs)
+    assert (pool.idle, pool.waiting) == (0, 0)
+    for buffer in (ours, await waiting[0], await waiting[1]):
+        pool.release(buffer)
+    assert pool.idle == 3
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 4), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 30), st.sampled_from("abc")), max_size=25)

@@ -14,6 +14,8 @@ NONCE = "00112233445566778899aabbccddeeff"
 SAMEHOST = f"00007f1dc46fd010:00100000:00000000:0000:000000:0:{'0' * 32}:cma1:{NONCE}"
 RC = f"00007f1dc46fd010:00100000:0000abcd:0000:004853:1:00000000000000000000ffff7f000001:rc1:{NONCE}"
 
+EXAMPLES = settings(max_examples=200, deadline=None)
+
 sizes = st.integers(1, MAX_SIZE)
 gids = st.binary(min_size=16, max_size=16)
 secrets = st.binary(min_size=16, max_size=16)
@@ -54,6 +56,7 @@ def test_the_documented_example() -> None:
     assert len(EXAMPLE) == BASE_LENGTH
 
 
+@EXAMPLES
 @given(tokens())
 def test_a_token_is_read_as_it_was_written(token: Token) -> None:
     text = str(token)
@@ -64,6 +67,7 @@ def test_a_token_is_read_as_it_was_written(token: Token) -> None:
     assert [len(field) for field in text.split(":")[:7]] == [16, 8, 8, 4, 6, 1, 32]
 
 
+@EXAMPLES
 @given(tokens())
 def test_hex_may_be_upper_case_but_a_suffix_is_a_word(token: Token) -> None:
     text = str(token)
@@ -74,7 +78,7 @@ def test_hex_may_be_upper_case_but_a_suffix_is_a_word(token: Token) -> None:
         assert read(text.replace(name, name.upper())) is None
 
 
-@settings(max_examples=300)
+@EXAMPLES
 @given(tokens(), st.data())
 def test_a_token_with_one_character_changed_is_refused_or_says_what_it_says(token: Token, data: st.DataObject) -> None:
     text = str(token)
@@ -106,11 +110,13 @@ def test_each_character_of_a_token_matters() -> None:
             assert read(text[:end]) is None or end == BASE_LENGTH
 
 
+@EXAMPLES
 @given(st.text() | st.text(string.hexdigits + ":", min_size=BASE_LENGTH - 1, max_size=BASE_LENGTH + 40))
 def test_any_other_text_is_refused(text: str) -> None:
     read(text)
 
 
+@EXAMPLES
 @given(tokens().filter(lambda token: token.transport is Transport.DC), st.integers(0, 1 << 64), st.integers(0, 1 << 64))
 def test_the_last_two_fields_of_older_minio_clients_override_the_first_two(
     token: Token, address: int, size: int
@@ -191,6 +197,7 @@ def test_a_field_that_does_not_fit_is_not_written(token: Token) -> None:
         str(token)
 
 
+@EXAMPLES
 @given(tokens().filter(lambda token: token.transport is not Transport.DC))
 def test_the_secret_stays_out_of_logs(token: Token) -> None:
     text = repr(token)

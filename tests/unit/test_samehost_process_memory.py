@@ -145,7 +145,7 @@ def test_a_name_with_parentheses_and_spaces_is_no_riddle() -> None:
 
 def test_ones_own_memory_is_known() -> None:
     buffer = ctypes.create_string_buffer(1)
-    assert process_memory.works_here()
+    assert process_memory.obstacle() == ""
     assert process_memory.is_mapped(ctypes.addressof(buffer))
     assert not process_memory.is_mapped(8)
     assert not process_memory.is_mapped(1 << 63)
@@ -187,6 +187,15 @@ def test_the_reason_for_a_refusal_says_what_would_change_it(
     monkeypatch.setattr(process_memory, "ptrace_scope", lambda: scope)
     assert words in process_memory.why_not(1, os.geteuid())
     assert "one user" in process_memory.why_not(1, os.geteuid() + 1)
+
+
+def test_what_keeps_the_gateway_from_every_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_memory, "_calls_work", lambda: True)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(os, "getpid", lambda: 1)
+        assert "pid namespace" in process_memory.obstacle()
+    monkeypatch.setattr(process_memory, "_calls_work", lambda: False)
+    assert "seccomp" in process_memory.obstacle()
 
 
 def test_barriers_work_for_processes_that_joined_and_did_not() -> None:

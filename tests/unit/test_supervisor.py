@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import selectors
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -65,3 +67,73 @@ async def test_a_connection_that_got_lost_on_its_way_counts_as_closed() -> None:
         ours.send(b"c")
         arrivals._receive()
     assert tally.closed(0) == 1
+
+
+class Recorder:
+    """A service that notes what the supervisor asks of it, in the process that asks."""
+
+    def __init__(self, report: int) -> None:
+        self._report = report
+        self.ours, self.theirs = os.pipe()
+
+    def register(self, selector: selectors.BaseSelector) -> None:
+        selector.register(self.ours, selectors.EVENT_READ, self._readable)
+
+    def _readable(self) -> None:
+        os.read(self.ours, 1)
+        self._say("readable")
+
+    def next_event(self) -> float | None:
+        return 0.05
+
+    def tick(self) -> None:
+        """Called too often to be noted."""
+
+    def worker_exited(self, number: int) -> None:
+        self._say(f"exited {number}")
+
+    def leave(self) -> None:
+        self._say("leave")
+
+    def close(self) -> None:
+        self._say("close")
+
+    def _say(self, text: str) -> None:
+        os.write(self._report, f"{text}\n".encode())
+
+
+def test_a_service_lives_in_the_parent_and_hears_of_its_workers() -> None:
+    """In a child, since a supervisor takes over signals and waits for its process's children."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            service = Recorder(writable)
+
+            def work(seat: WorkerSeat) -> int:
+                seat.channel.send(READY)
+                os.write(service.theirs, b"x")
+                signal.sigwait({signal.SIGTERM})
+                return 0
+
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            listener = bind(Address("127.0.0.1", 0))
+            made = Supervisor(
+                [listener],
+                1,
+                work,
+                drain_timeout=1,
+                announce=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM}),
+                services=[service],
+            )
+            code = made.run()
+        finally:
+            os._exit(code)
+    os.close(writable)
+    with os.fdopen(readable) as report:
+        lines = [report.readline() for _ in range(2)]
+        os.kill(child, signal.SIGTERM)
+        lines += report.readlines()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert lines == ["leave\n", "readable\n", "exited 0\n", "close\n"]

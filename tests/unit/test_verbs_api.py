@@ -149,6 +149,21 @@ def test_attributes_reach_pyverbs_under_its_names(fake_pyverbs: dict[str, list[o
     assert (raw.qp_state, raw.timeout, raw.retry_cnt, raw.max_rd_atomic, raw.port_num) == (3, 16, 7, 4, 1)
 
 
+def test_a_channel_that_hides_its_descriptor_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The second answer has two new ones: another thread opened a device meanwhile.
+    seen = iter([{3}, {3, 8, 9}, {3, 8}, {3, 8, 11}])
+    monkeypatch.setattr(api, "_event_descriptors", lambda: next(seen))
+    closed = []
+    module = SimpleNamespace(CompChannel=lambda _: SimpleNamespace(close=lambda: closed.append(True)))
+    _, descriptor = api._channel(module, SimpleNamespace(raw=None))
+    assert (descriptor, closed) == (11, [True])
+
+
+def test_a_channel_that_tells_its_descriptor_is_believed() -> None:
+    module = SimpleNamespace(CompChannel=lambda _: SimpleNamespace(fd=42))
+    assert api._channel(module, SimpleNamespace(raw=None))[1] == 42
+
+
 def test_importing_pyverbs_leaves_the_root_logger_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     root = logging.getLogger()
     before = (root.handlers[:], root.level)

@@ -50,7 +50,7 @@ class Network:
         self.links: list[FakeLink] = []
         self.kept: list[object] = []
         self.answer: Callable[[str], None] = lambda _: None
-        self.dialer = Dialer(self.devices, self.rails, self.executor, 1.0, self._connect)
+        self.dialer = Dialer(self.devices, self.rails, self.executor, self.executor, 1.0, self._connect)
         self.cache = ConnectionCache(self.dialer.dial, loop, most=most, idle_timeout=idle)
 
     def _connect(self, route: Route, nonce: bytes, timeout: float) -> FakeLink:
@@ -387,6 +387,31 @@ async def test_a_peer_that_is_gone_for_good(network: Network) -> None:
     await region.close()
 
 
+async def test_a_chunk_cancelled_while_reconnecting_leaves_it_to_the_next(network: Network) -> None:
+    region = await network.region(memory=Memory(4))
+    gate = threading.Event()
+    network.answer = until(gate)
+    network.links[0].status = CompletionStatus.RETRY_EXC_ERR
+    read = asyncio.ensure_future(region.read(0, Memory(1).buffer(0), 5))
+    while len(network.calls) < 2:
+        await asyncio.sleep(0.001)
+    read.cancel()
+    await asyncio.wait((read,))
+    gate.set()
+    await region.read(0, Memory(1).buffer(0), 5)
+    assert network.calls == ["a", "a"]
+    await region.close()
+
+
+async def test_no_decline_in_the_middle_of_a_transfer(network: Network) -> None:
+    region = await network.region(memory=Memory(4))
+    network.links[0].status = CompletionStatus.RETRY_EXC_ERR
+    network.answer = refuse(Failure.UNREACHABLE, local=True)
+    with pytest.raises(PeerUnreachable):
+        await region.read(0, Memory(1).buffer(0), 5)
+    await region.close()
+
+
 async def test_refused_memory_is_not_tried_again(network: Network) -> None:
     region = await network.region(memory=Memory(4))
     network.links[0].status = CompletionStatus.REM_ACCESS_ERR
@@ -431,6 +456,22 @@ async def test_closing_a_region_waits_for_its_chunks(network: Network) -> None:
     await asyncio.gather(read, closing)
     with pytest.raises(PeerUnreachable):
         await region.read(0, Memory(1).buffer(0), 5)
+
+
+async def test_a_cancelled_close_gives_the_lease_back(network: Network) -> None:
+    region = await network.region(memory=Memory(4))
+    network.links[0].automatic = False
+    read = asyncio.ensure_future(region.read(0, Memory(1).buffer(0), 5))
+    while not network.links[0].posted:
+        await asyncio.sleep(0)
+    closing = asyncio.ensure_future(region.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait((closing,))
+    (connection,) = network.cache._live.values()
+    assert connection.leases == 0
+    network.links[0].complete()
+    await read
 
 
 async def test_leases_are_given_back_whatever_happens(network: Network) -> None:

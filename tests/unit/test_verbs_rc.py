@@ -168,6 +168,7 @@ async def test_a_timeout_ends_with_the_flush(bench: Bench) -> None:
 async def test_without_a_flush_the_queue_pair_is_destroyed_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rc, "FLUSH", 0.05)
     connection, link = bench.connect(automatic=False, deaf=True)
+    link.closing_takes = 0.05
     with pytest.raises(ConnectionLost):
         await bench.read(connection, timeout=0.05)
     assert link.closed

@@ -6,12 +6,15 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from s3verbs.rdma.client.connection import Broken, Connection, read_all
 from s3verbs.rdma.client.errors import BadAnswer
 from tests.unit.rdma_client.scripted import answer
+
+LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure."""
 
 
 def deadline() -> float:
@@ -40,7 +43,7 @@ def chunked(data: bytes, sizes: list[int]) -> bytes:
     return said + b"0\r\nx-amz-checksum-crc32: x\r\n\r\n"
 
 
-@settings(deadline=None)
+@LOADED
 @given(
     body=st.binary(max_size=200),
     sizes=st.lists(st.integers(1, 50), max_size=5),
@@ -93,7 +96,7 @@ def test_an_answer_in_any_pieces_is_the_same(
         theirs.close()
 
 
-@settings(deadline=None)
+@LOADED
 @given(st.binary(max_size=300))
 def test_bytes_of_any_kind_are_an_answer_or_an_error(data: bytes) -> None:
     for said in (data, b"HTTP/1.1 200 OK\r\n" + data, b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + data):

@@ -73,7 +73,7 @@ def test_after_a_timeout_a_late_write_touches_nothing(
     memory = Guarded(len(DATA))
     with client(server, transport) as s3, s3.register(memory.view) as region:
         with pytest.raises(DeadlineExceeded) as raised:
-            s3.get_into("bucket", "key", region, timeout=0.2)
+            s3.get_into("bucket", "key", region, timeout=2.0)
         assert isinstance(raised.value, TimeoutError)
         # The transport could make sure, so the memory is the caller's again.
         assert not region.quarantined
@@ -97,7 +97,7 @@ def test_memory_that_cannot_be_taken_back_is_in_quarantine_until_it_can(
         region = s3.register(memory.view)
         other = s3.register(bytearray(10))
         with pytest.raises(DeadlineExceeded, match="quarantine"):
-            s3.get_into("bucket", "key", region[10:20], timeout=0.2)
+            s3.get_into("bucket", "key", region[10:20], timeout=2.0)
         assert region.quarantined
         assert s3.counters().quarantined_bytes == len(DATA)
         for part in (region, region[:5]):
@@ -130,7 +130,7 @@ def test_a_quarantined_buffer_is_not_given_back_to_the_allocator(
     region = s3.register(buffer)
     address = region.address
     with pytest.raises(DeadlineExceeded):
-        s3.get_into("bucket", "key", region, timeout=0.2)
+        s3.get_into("bucket", "key", region, timeout=2.0)
     assert not region.close()
     with pytest.raises(RegionClosed):
         s3.get_into("bucket", "key", region)
@@ -273,7 +273,7 @@ def test_no_time_is_spent_on_a_pause_that_goes_past_the_deadline(
 ) -> None:
     server.script.append(s3_error(503, "SlowDown", retry_after="30"))
     with client(server, transport) as s3, s3.register(bytearray(10)) as region, pytest.raises(S3Error):
-        s3.get_into("bucket", "key", region, timeout=2)
+        s3.get_into("bucket", "key", region, timeout=10)
     assert len(server.requests) == 1
 
 

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from s3verbs.rdma.client.errors import BufferRefused, RegionClosed
 from s3verbs.rdma.client.memory import describe
 from tests.unit.rdma_client.scripted import FakeTransport, ScriptedServer, client
+
+LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure."""
 
 
 class Tensor:
@@ -51,6 +54,7 @@ def test_buffers_of_all_kinds_are_described_where_they_are() -> None:
         assert found.gpu is None
 
 
+@LOADED
 @given(
     shape=st.lists(st.integers(0, 4), max_size=4),
     kind=st.sampled_from(["u1", "i8", "f2", ">f4", "c16", "?", "S5", "i4,f8"]),
@@ -143,6 +147,7 @@ def test_regions_slice_like_sequences(server: ScriptedServer, transport: FakeTra
         assert "closed" in repr(part)
 
 
+@LOADED
 @given(st.integers(0, 50), st.lists(st.tuples(st.integers(-60, 60), st.integers(-60, 60)), max_size=4))
 def test_slices_of_slices_are_those_of_bytes(size: int, slices: list[tuple[int, int]]) -> None:
     from s3verbs.rdma.client.exposure import Exposer
@@ -191,3 +196,5 @@ def test_a_closed_client_refuses(server: ScriptedServer, transport: FakeTranspor
     assert region.released
     with pytest.raises(RegionClosed):
         s3.put_from("b", "k", region)
+    with pytest.raises(RegionClosed):
+        print(region.transport)

@@ -1,14 +1,18 @@
 """Arguments become headers, or ValueError: never a header that the caller did not mean."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from s3verbs.rdma.client.requests import checksum_headers, get_headers, put_headers, range_header, split_range
 
+LOADED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure."""
+
 NO_CONDITIONS = {"if_match": None, "if_none_match": None}
 
 
+@LOADED
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_metadata_is_a_header_of_one_line_or_refused(name: str, value: str) -> None:
     try:
@@ -35,6 +39,7 @@ def test_headers_that_are_the_clients_own_are_refused(name: str) -> None:
         get_headers(selected=None, verify=False, headers={name: "x"}, **NO_CONDITIONS)
 
 
+@LOADED
 @given(st.integers(0, 1 << 50), st.none() | st.integers(1, 1 << 50))
 def test_ranges_come_back_as_they_were_given(start: int, size: int | None) -> None:
     selected = (start, None if size is None else start + size)
