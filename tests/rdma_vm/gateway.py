@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -20,17 +21,24 @@ TRANSFER_SECONDS = 20
 
 
 class Gateway(Endpoint):
-    """A server that offers nothing but RC over rxe0. Use as a context manager."""
+    """A server that offers nothing but RC over one device. Use as a context manager."""
 
-    def __init__(self, data: Path, *arguments: str) -> None:
+    def __init__(self, data: Path, *arguments: str, device: str = "rxe0") -> None:
         super().__init__(
             data,
-            *("--rdma", "required", "--rdma-device", "rxe0", "--socket", "off", "--rdma-pool-bytes", "16MiB"),
+            *("--rdma", "required", "--rdma-device", device, "--socket", "off", "--rdma-pool-bytes", "16MiB"),
             *("--rdma-transfer-timeout", str(TRANSFER_SECONDS), "--rdma-queue-timeout", "60"),
             *arguments,
             env={"PYTHONPATH": os.environ["PYTHONPATH"]},  # it has pyverbs
             patience=START_SECONDS,
         )
+
+    def kill(self) -> None:
+        """The parent and all workers at once, as when the machine fails."""
+        workers = self.worker_pids
+        for pid in (self.process.pid, *workers):
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
 
     def put(self, key: str, token: str, **headers: str) -> Response:
         """PutObject of the token's memory."""

@@ -1,6 +1,5 @@
 """Clients and servers that are killed, and a wire that is cut, in the middle of transfers over real verbs."""
 
-import signal
 import time
 from pathlib import Path
 
@@ -49,7 +48,7 @@ def test_a_client_that_is_killed_in_the_middle_holds_nothing(
             process.kill()
             process.wait()
             answer = sent.read(method)
-    assert (answer.status, answer.code) in ((503, "ServiceUnavailable"), (400, "InvalidArgument"))
+    assert answer.status in (503, 400), answer.body
     settled(gateway.held, IDLE)
     assert eventually(lambda: gateway.metric("s3verbs_rdma_connections") == 1)
     settled(gateway.open, before)
@@ -103,7 +102,7 @@ def test_a_server_that_is_killed_in_the_middle(tmp_path: Path) -> None:
             assert gateway.put("kept", first.token(0, content.size)).status == 200
             with gateway.send("PUT", "never", first.token(0, content.size)) as sent:
                 assert in_the_middle(gateway)
-                gateway.stop(signal.SIGKILL)
+                gateway.kill()
                 with pytest.raises((EOFError, ConnectionError)):
                     sent.read()
             assert eventually(lambda: client.connections == 0)
@@ -119,5 +118,5 @@ def test_a_server_that_is_killed_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_a_server_does_not_start_without_the_device_that_it_requires(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="rxe7"), Gateway(tmp_path / "data", "--rdma-device", "rxe7"):
+    with pytest.raises(RuntimeError, match="rxe7"), Gateway(tmp_path / "data", device="rxe7"):
         pass
