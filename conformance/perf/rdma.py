@@ -108,11 +108,14 @@ class Bench:
             if self._s3.get_object(Bucket=BUCKET, Key=key)["Body"].read() != content:
                 raise RuntimeError(f"{key}: the server returns other content than was stored")
 
-    def yardstick(self, name: str, size: int, folder: Path) -> dict[str, Any]:
-        path = folder / f"yardstick-{size}"
+    def yardstick(self, name: str, objects: Objects, folder: Path) -> dict[str, Any]:
+        """One measurement over a file with as many bytes as the objects have."""
+        path, size = folder / f"yardstick-{objects.size}", objects.size
         if not path.exists():
-            path.write_bytes(random.Random(size).randbytes(size))
-        command = [str(self._yardsticks), YARDSTICKS[name], str(path), str(self._options.seconds)]
+            with path.open("wb") as file:
+                for key in objects.keys:
+                    file.write(objects.content(key))
+        command = [str(self._yardsticks), YARDSTICKS[name], str(path), str(size), str(self._options.seconds)]
         out = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
         return {
             "client": name,
@@ -221,7 +224,7 @@ def measurements(bench: Bench, options: argparse.Namespace, folder: Path) -> Ite
     for number in range(options.rounds):
         for objects in sets:
             for name in YARDSTICKS:
-                yield bench.yardstick(name, objects.size, folder) | {"round": number}
+                yield bench.yardstick(name, objects, folder) | {"round": number}
             for connections in map(int, options.connections.split(",")):
                 for operation in options.operations.split(","):
                     for client in clients:

@@ -36,8 +36,8 @@ def as_markdown(results: Rows, against: str) -> str:
     """Every client in every setting; "x" is its rate against `against`'s in the same setting."""
     lines = [
         f"| operation | size | C | client | MB/s | +- | x {against} | p50, ms | p99, ms | client CPU, s/GB "
-        "| server CPU, s/GB |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| server CPU, s/GB | both |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     settings = dict.fromkeys((row["operation"], row["size"], row["connections"]) for row in results)
     for operation, size, connections in settings:
@@ -52,7 +52,9 @@ def as_markdown(results: Rows, against: str) -> str:
                 f"| {operation} | {size // _MIB} MiB | {connections} | {client} | {rate:,.0f} | {_spread(rows)} "
                 f"| {ratio} "
                 f"| {_median(rows, 'p50_ms'):.2f} | {_median(rows, 'p99_ms'):.2f} | {_median(rows, 'client_cpu'):.3f} "
-                f"| {_median(rows, 'server_cpu'):.3f} |" + (f" **{errors} errors**" if errors else "")
+                f"| {_median(rows, 'server_cpu'):.3f} "
+                f"| {_median(rows, 'client_cpu') + _median(rows, 'server_cpu'):.3f} |"
+                + (f" **{errors} errors**" if errors else "")
             )
     return "\n".join(lines)
 

@@ -1,9 +1,10 @@
-/* What the machine gives without a server: one file in the page cache, moved into another process's buffer.
+/* What the machine gives without a server: a file in the page cache, moved piece by piece into another process's buffer.
  *
- *   yardsticks writev FILE SECONDS      process_vm_writev from the mapped file into the memory of a child
- *   yardsticks sendfile FILE SECONDS    sendfile over loopback TCP to a child that receives into one buffer
+ *   yardsticks writev FILE SIZE SECONDS      process_vm_writev from the mapped file into the memory of a child
+ *   yardsticks sendfile FILE SIZE SECONDS    sendfile over loopback TCP to a child that receives into one buffer
  *
- * Each move is of the whole file; the next begins when the last byte is in the buffer. Prints one JSON object: moves,
+ * Each move is of SIZE bytes, the next piece of the file each time, over and over; it begins when the last byte of the
+ * one before is in the buffer. Prints one JSON object: moves,
  * bytes, seconds, latency quantiles in microseconds, and the CPU seconds of both sides.
  */
 #define _GNU_SOURCE
@@ -78,7 +79,7 @@ static void receive(int port, char *buffer, size_t size) {
     }
 }
 
-static void writev_whole(pid_t child, char *from, char *into, size_t size) {
+static void writev_piece(pid_t child, char *from, char *into, size_t size) {
     for (size_t done = 0; done < size;) {
         struct iovec local = {from + done, size - done}, remote = {into + done, size - done};
         ssize_t n = process_vm_writev(child, &local, 1, &remote, 1, 0);
@@ -87,24 +88,28 @@ static void writev_whole(pid_t child, char *from, char *into, size_t size) {
     }
 }
 
-static void sendfile_whole(int to, int from, size_t size) {
-    off_t offset = 0;
-    while ((size_t)offset < size)
-        if (sendfile(to, from, &offset, size - (size_t)offset) <= 0) die("sendfile");
+static void sendfile_piece(int to, int from, off_t offset, size_t size) {
+    off_t end = offset + (off_t)size;
+    while (offset < end)
+        if (sendfile(to, from, &offset, (size_t)(end - offset)) <= 0) die("sendfile");
     char answer;
     exactly(to, &answer, 1, 0);
 }
 
 int main(int argc, char **argv) {
     struct stat status;
-    if (argc != 4 || (strcmp(argv[1], "writev") && strcmp(argv[1], "sendfile"))) {
-        fprintf(stderr, "usage: yardsticks writev|sendfile FILE SECONDS\n");
+    if (argc != 5 || (strcmp(argv[1], "writev") && strcmp(argv[1], "sendfile"))) {
+        fprintf(stderr, "usage: yardsticks writev|sendfile FILE SIZE SECONDS\n");
         return 2;
     }
     int by_socket = argv[1][0] == 's', file = open(argv[2], O_RDONLY);
     if (file < 0 || fstat(file, &status)) die(argv[2]);
-    size_t size = (size_t)status.st_size;
-    char *from = mmap(NULL, size, PROT_READ, MAP_SHARED | MAP_POPULATE, file, 0);
+    size_t size = (size_t)atoll(argv[3]), whole = (size_t)status.st_size;
+    if (!size || whole % size) {
+        fprintf(stderr, "yardsticks: SIZE does not divide the file's size\n");
+        return 2;
+    }
+    char *from = mmap(NULL, whole, PROT_READ, MAP_SHARED | MAP_POPULATE, file, 0);
     char *into = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (from == MAP_FAILED || into == MAP_FAILED) die("mmap");
 
@@ -125,11 +130,12 @@ int main(int argc, char **argv) {
     char byte;
     exactly(ready[0], &byte, 1, 0);
     int connection = by_socket ? accept(listener, NULL, NULL) : -1;
-    double cpu = cpu_of(RUSAGE_SELF), start = now(), end = start + atof(argv[3]), last = start;
+    double cpu = cpu_of(RUSAGE_SELF), start = now(), end = start + atof(argv[4]), last = start;
     size_t moves = 0;
     while (last < end && moves < MOST_MOVES) {
-        if (by_socket) sendfile_whole(connection, file, size);
-        else writev_whole(child, from, into, size);
+        size_t at = moves % (whole / size) * size;
+        if (by_socket) sendfile_piece(connection, file, (off_t)at, size);
+        else writev_piece(child, from + at, into, size);
         double t = now();
         latencies[moves++] = (t - last) * 1e6;
         last = t;

@@ -3,7 +3,7 @@ buffer, descriptor or region leaks, no partial object shows, and the object that
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,16 @@ FAULTS: dict[str, tuple[Callable[[], Fault], set[int]]] = {
 }
 
 
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[RdmaGateway]:
+    """Silence costs the time limit, and a busy machine must not look like it."""
+    running = await RdmaGateway(tmp_path).start(transfer_timeout=0.6, seed=3)
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
 def pattern(size: int, seed: int) -> bytes:
     return hashlib.shake_128(bytes([seed])).digest(size)
 
@@ -38,8 +48,7 @@ def check_answer(response: Response, expected: set[int]) -> None:
 
 @pytest.mark.parametrize("bucket", [BUCKET, RELAXED])
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-async def test_every_step_of_a_put_and_of_a_get(tmp_path: Path, size: int, bucket: str) -> None:
-    gateway = await RdmaGateway(tmp_path).start(transfer_timeout=0.15, seed=3)
+async def test_every_step_of_a_put_and_of_a_get(gateway: RdmaGateway, size: int, bucket: str) -> None:
     before, after = pattern(size, 1), pattern(size, 2)
     await gateway.request("PUT", f"/{bucket}/k", before)
     source, target = gateway.expose(after), gateway.expose(bytes(size))
@@ -75,7 +84,6 @@ async def test_every_step_of_a_put_and_of_a_get(tmp_path: Path, size: int, bucke
                     await gateway.request("PUT", f"/{bucket}/k", before)
                 else:
                     assert await gateway.stored("k", bucket) == before
-    await gateway.stop()
 
 
 async def steps_of(gateway: RdmaGateway, work: Callable[[], object]) -> list[tuple[str, int]]:
@@ -89,8 +97,7 @@ async def steps_of(gateway: RdmaGateway, work: Callable[[], object]) -> list[tup
     return seen
 
 
-async def test_every_step_of_a_part(tmp_path: Path) -> None:
-    gateway = await RdmaGateway(tmp_path).start(transfer_timeout=0.15)
+async def test_every_step_of_a_part(gateway: RdmaGateway) -> None:
     started = await gateway.request("POST", f"/{BUCKET}/m?uploads=")
     upload = re.search(rb"<UploadId>(.*?)<", started.body)[1].decode()  # type: ignore[index]
     path = f"/{BUCKET}/m?partNumber=1&uploadId={upload}"
@@ -110,16 +117,14 @@ async def test_every_step_of_a_part(tmp_path: Path) -> None:
             assert first.headers["etag"].strip('"').encode() in listed.body
             assert listed.body.count(b"<Part>") == 1
     await gateway.request("DELETE", f"/{BUCKET}/m?uploadId={upload}")
-    await gateway.stop()
 
 
 @pytest.mark.parametrize("step", ["payload.create", "payload.write", "payload.seal"])
-async def test_a_drive_that_fails_under_a_put(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_drive_that_fails_under_a_put(gateway: RdmaGateway, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The drive's fault is the drive's: 507 or 500, and nothing is kept of either side."""
     from s3verbs.storage import payload_writer
     from s3verbs.storage.errors import StorageFull
 
-    gateway = await RdmaGateway(tmp_path).start()
     await gateway.request("PUT", f"/{BUCKET}/k", b"before")
     faults = Faults()
     faults.fail(step, StorageFull("full"))
@@ -134,4 +139,3 @@ async def test_a_drive_that_fails_under_a_put(tmp_path: Path, step: str, monkeyp
     response = await gateway.put("k", gateway.expose(pattern(3 * CHUNK, 7)))
     assert (response.status, response.code) == (507, "InsufficientStorage")
     assert await gateway.stored("k") == b"before"
-    await gateway.stop()
