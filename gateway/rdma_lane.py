@@ -230,10 +230,12 @@ class Lanes:
     async def open(self, lane: Lane) -> RemoteRegion:
         """The client's buffer, with the time limit on whatever waits for the client. Raises RdmaError."""
         route = self.routes[lane.token.transport]
+        if not route.timed:
+            return await route.fabric.open(lane.token)
         async with _Limit(self.transfer_timeout):
             region = await route.fabric.open(lane.token)
         lane.device = region.device
-        return _TimedRegion(region, self.transfer_timeout) if route.timed else region
+        return _TimedRegion(region, self.transfer_timeout)
 
     @property
     def connections(self) -> int:

@@ -39,6 +39,7 @@ class TransferMetrics:
         self._pool_used = _gauge("s3verbs_rdma_pool_used_bytes", "Registered buffers that requests hold", registry)
         self._pool_waiting = _gauge("s3verbs_rdma_pool_waiting", "Requests that wait for a registered buffer", registry)
         self._connections = _gauge("s3verbs_rdma_connections", "Open RDMA connections", registry)
+        self._ways: dict[tuple[str, str], tuple[Counter, Counter, Histogram]] = {}
 
     def finished(self, exchange: Exchange) -> None:
         operation = exchange.operation
@@ -49,17 +50,25 @@ class TransferMetrics:
             if lane is not None and lane.outcome:
                 self._declines.labels(lane.reason).inc()
             if exchange.status in (200, 206):
-                moved = exchange.bytes_out if operation == "GetObject" else exchange.bytes_in
-                self._operations.labels(operation, HTTP).inc()
-                self._bytes.labels(operation, HTTP).inc(moved)
+                operations, count, _ = self._way(operation, HTTP)
+                operations.inc()
+                count.inc(exchange.bytes_out if operation == "GetObject" else exchange.bytes_in)
         elif lane.outcome == "failed":
             self._failures.labels(lane.reason).inc()
         else:
-            transport = lane.token.transport.value
+            operations, count, seconds = self._way(operation, lane.token.transport.value)
             if exchange.status in (200, 206):
-                self._operations.labels(operation, transport).inc()
-                self._bytes.labels(operation, transport).inc(lane.moved)
-            self._seconds.labels(operation, transport).observe(lane.seconds)
+                operations.inc()
+                count.inc(lane.moved)
+            seconds.observe(lane.seconds)
+
+    def _way(self, operation: str, transport: str) -> tuple[Counter, Counter, Histogram]:
+        way = self._ways.get((operation, transport))
+        if way is None:
+            labels = (operation, transport)
+            way = self._operations.labels(*labels), self._bytes.labels(*labels), self._seconds.labels(*labels)
+            self._ways[operation, transport] = way
+        return way
 
     def sample(self, lanes: Lanes) -> None:
         """Publish the gauges."""

@@ -19,6 +19,7 @@ from s3verbs.rdma.client.cuda import CudaDriver, CudaError, Driver, owner_device
 from s3verbs.rdma.client.engine import Engine, GetResult, Job, PutResult
 from s3verbs.rdma.client.errors import BufferRefused, ClientError, NotModified, RegionClosed
 from s3verbs.rdma.client.exposure import Exposer
+from s3verbs.rdma.client.huge_pages import prefer_huge_pages
 from s3verbs.rdma.client.memory import Described, describe
 from s3verbs.rdma.client.pieces import get_parts, put_parts
 from s3verbs.rdma.client.quarantine import Quarantine
@@ -112,6 +113,8 @@ class Client:
         if not is_process(self._pid):
             raise RegionClosed("this process was forked from the client's: it needs a client of its own")
         memory, driver = self._on_its_device(describe(buffer))
+        if memory.gpu is None and memory.writable:
+            prefer_huge_pages(memory.address, memory.size)
         registered = RegisteredMemory(memory, self._exposer, self._quarantine, driver, self._released)
         with self._lock:
             if self._closed:

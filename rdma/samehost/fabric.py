@@ -45,6 +45,8 @@ class SameHostFabric:
         self._executor = executor
         self._in_flight = InFlight(table, worker)
         self._clients: dict[bytes, _Client] = {}
+        self.copying = 0
+        """Ranges of files that are being copied."""
 
     @property
     def transports(self) -> frozenset[Transport]:
@@ -119,6 +121,7 @@ class SameHostRegion:
     device = ""
 
     def __init__(self, fabric: SameHostFabric, client: _Client, region: Region, token: Token) -> None:
+        self.fabric = fabric
         self._table = fabric._table
         self._in_flight = fabric._in_flight
         self._executor = fabric._executor

@@ -72,8 +72,14 @@ class MappedSink:
         share = -(-length // PARALLEL)
         piece = min(max(share, PIECES[0]), PIECES[1])
         copy = _Copy(self._region, self.moved, fd, offset, length, piece)
-        helpers = min(PARALLEL, -(-length // piece)) - 1
-        await self._region.run(self._executor, copy.lead, self._executor, helpers)
+        fabric = self._region.fabric
+        # Requests beside each other use the cores already; several threads for one would only cost.
+        helpers = min(PARALLEL, -(-length // piece)) - 1 if not fabric.copying else 0
+        fabric.copying += 1
+        try:
+            await self._region.run(self._executor, copy.lead, self._executor, helpers)
+        finally:
+            fabric.copying -= 1
         self.moved += length
 
     async def finish(self) -> None:
