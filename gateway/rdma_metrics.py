@@ -39,7 +39,7 @@ class TransferMetrics:
         self._pool_used = _gauge("s3verbs_rdma_pool_used_bytes", "Registered buffers that requests hold", registry)
         self._pool_waiting = _gauge("s3verbs_rdma_pool_waiting", "Requests that wait for a registered buffer", registry)
         self._connections = _gauge("s3verbs_rdma_connections", "Open RDMA connections", registry)
-        self._ways: dict[tuple[str, str], tuple[Counter, Counter, Histogram]] = {}
+        self._ways: dict[tuple[str, str], tuple[Counter, Counter]] = {}
 
     def finished(self, exchange: Exchange) -> None:
         operation = exchange.operation
@@ -50,23 +50,24 @@ class TransferMetrics:
             if lane is not None and lane.outcome:
                 self._declines.labels(lane.reason).inc()
             if exchange.status in (200, 206):
-                operations, count, _ = self._way(operation, HTTP)
+                operations, count = self._way(operation, HTTP)
                 operations.inc()
                 count.inc(exchange.bytes_out if operation == "GetObject" else exchange.bytes_in)
         elif lane.outcome == "failed":
             self._failures.labels(lane.reason).inc()
         else:
-            operations, count, seconds = self._way(operation, lane.token.transport.value)
+            transport = lane.token.transport.value
             if exchange.status in (200, 206):
+                operations, count = self._way(operation, transport)
                 operations.inc()
                 count.inc(lane.moved)
-            seconds.observe(lane.seconds)
+            self._seconds.labels(operation, transport).observe(lane.seconds)
 
-    def _way(self, operation: str, transport: str) -> tuple[Counter, Counter, Histogram]:
+    def _way(self, operation: str, transport: str) -> tuple[Counter, Counter]:
+        """Looked up once: it costs more than counting."""
         way = self._ways.get((operation, transport))
         if way is None:
-            labels = (operation, transport)
-            way = self._operations.labels(*labels), self._bytes.labels(*labels), self._seconds.labels(*labels)
+            way = self._operations.labels(operation, transport), self._bytes.labels(operation, transport)
             self._ways[operation, transport] = way
         return way
 
