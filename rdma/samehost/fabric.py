@@ -156,7 +156,7 @@ class SameHostRegion:
         self._closed = True
         if self._running:
             self._quiet = asyncio.get_running_loop().create_future()
-            await _outlast(self._quiet)
+            await outlast(self._quiet)
         self._client.leases -= 1
         if self._client.dropped and not self._client.leases:
             self._client.space.close()
@@ -174,7 +174,7 @@ class SameHostRegion:
                 return await asyncio.shield(future)
             except asyncio.CancelledError:
                 running.cancel()
-                await _outlast(future)
+                await outlast(future)
                 raise
         finally:
             self._running -= 1
@@ -224,7 +224,7 @@ class SameHostRegion:
             raise ValueError(f"[{offset}, {offset + length}) of {self._size} bytes, through {room}")
 
 
-async def _outlast(future: "asyncio.Future[T]") -> None:
+async def outlast(future: "asyncio.Future[T]") -> None:
     """Wait until it is done, whatever comes of it, even when cancelled meanwhile."""
     while not future.done():
         with contextlib.suppress(asyncio.CancelledError):
