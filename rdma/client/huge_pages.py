@@ -1,7 +1,7 @@
 """Huge pages behind registered memory.
 
 Whoever moves bytes to and from it looks every page up: on the same host the kernel pins them for each copy, a NIC keeps
-them in its translation table. With pages of 2 MiB a copy on the same host took 0.6 of the CPU time per byte.
+them in its translation table. With pages of 2 MiB there are 512 times fewer.
 """
 
 import ctypes
