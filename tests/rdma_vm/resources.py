@@ -42,8 +42,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
 
 def settled(read: Callable[[], Mapping[str, int]], expected: Mapping[str, int], seconds: float = 30.0) -> None:
     """Wait until the counts are the expected ones; assert that they are."""
-    eventually(lambda: read() == expected, seconds)
-    assert read() == expected
+    assert eventually(lambda: read() == expected, seconds), read()
 
 
 class GuardedBuffer:

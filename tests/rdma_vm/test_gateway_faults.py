@@ -63,8 +63,10 @@ def test_a_client_whose_http_connection_ends_in_the_middle_holds_nothing(
     buffer = GuardedBuffer(LARGE)
     registered = transport.register(buffer.memory)
     sent = gateway.send("GET", "large", registered.token(0, LARGE))
-    assert in_the_middle(gateway)
+    # The gauge is up to a second old; the memory is not.
+    assert eventually(lambda: buffer.view[:64] == large.view[:64])
     sent.close()
+    time.sleep(2)
     settled(gateway.held, IDLE)
     assert registered.revoke()
     assert buffer.intact()
