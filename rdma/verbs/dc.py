@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from s3verbs.rdma.errors import Decline, Declined, Failure, PeerUnreachable
-from s3verbs.rdma.fabric import CHUNK, RegisteredBuffer
 from s3verbs.rdma.token import Token, Transport
 from s3verbs.rdma.verbs.api import AddressHandle
 from s3verbs.rdma.verbs.attributes import LocalSpan
+from s3verbs.rdma.verbs.chunk_region import ChunkRegion
 from s3verbs.rdma.verbs.dc_link import AddressHandles, DcLink, Manner, Target, reason
 from s3verbs.rdma.verbs.device import Rail
 from s3verbs.rdma.verbs.errors import ConnectionLost, VerbsError
@@ -261,20 +261,13 @@ def _seen(task: "asyncio.Task[Any]") -> None:
         task.exception()
 
 
-class DcRegion:
+class DcRegion(ChunkRegion):
     """A client's buffer, by DC. A RemoteRegion."""
 
     def __init__(self, rail: DcRail, token: Token, target: Target) -> None:
+        super().__init__(token)
         self._rail = rail
-        self._token = token
         self._target = target
-        self._active = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    @property
-    def size(self) -> int:
-        return self._token.size
 
     @property
     def transport(self) -> Transport:
@@ -284,23 +277,11 @@ class DcRegion:
     def device(self) -> str:
         return self._rail.rail.device
 
-    async def read(self, offset: int, into: RegisteredBuffer, length: int) -> None:
-        await self._move(offset, into.address, length, read=True)
-
-    async def write(self, offset: int, data: RegisteredBuffer, length: int, start: int = 0) -> None:
-        if start < 0 or start + length > CHUNK:
-            raise ValueError(f"[{start}, {start + length}) is not in a buffer")
-        await self._move(offset, data.address + start, length, read=False)
-
-    async def _move(self, offset: int, address: int, length: int, *, read: bool) -> None:
-        if offset < 0 or not 0 < length <= CHUNK or offset + length > self._token.size:
-            raise ValueError(f"{length} bytes at {offset} are not in a region of {self._token.size}")
+    async def _transfer(self, offset: int, address: int, length: int, *, read: bool) -> None:
         local = self._rail.device.arena.span(address, length)
         remote = self._token.address + offset
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._rail.transfer_timeout
-        self._active += 1
-        self._idle.clear()
         try:
             try:
                 await self._rail.move(self._target, local, remote, self._token.rkey, deadline, read=read)
@@ -312,10 +293,3 @@ class DcRegion:
         except ConnectionLost as lost:
             reason = Failure.TIMEOUT if loop.time() >= deadline else lost.reason
             raise PeerUnreachable(reason, str(lost)) from lost
-        finally:
-            self._active -= 1
-            if not self._active:
-                self._idle.set()
-
-    async def close(self) -> None:
-        await self._idle.wait()

@@ -3,8 +3,8 @@
 import asyncio
 
 from s3verbs.rdma.errors import Declined, Failure, PeerUnreachable
-from s3verbs.rdma.fabric import CHUNK, RegisteredBuffer
 from s3verbs.rdma.token import Token, Transport
+from s3verbs.rdma.verbs.chunk_region import ChunkRegion
 from s3verbs.rdma.verbs.connections import ConnectionCache, Key
 from s3verbs.rdma.verbs.errors import ConnectionLost
 from s3verbs.rdma.verbs.rc import Connection
@@ -12,12 +12,12 @@ from s3verbs.rdma.verbs.rc import Connection
 _NONE = ConnectionLost(Failure.CONNECTION_LOST, "the connection was lost before")
 
 
-class RcRegion:
+class RcRegion(ChunkRegion):
     """A RemoteRegion over RC. Holds a lease on a connection until `close`."""
 
     def __init__(self, token: Token, key: Key, connection: Connection, cache: ConnectionCache, timeout: float) -> None:
         """Takes over the lease on `connection`. `timeout`: seconds for one chunk, with reconnect and retry."""
-        self._token = token
+        super().__init__(token)
         self._key = key
         self._connection: Connection | None = connection
         self._cache = cache
@@ -25,13 +25,6 @@ class RcRegion:
         self._reconnecting = asyncio.Lock()
         self._reconnected = False
         self._device = connection.device.name
-        self._moving = 0
-        self._still = asyncio.Event()
-        self._still.set()
-
-    @property
-    def size(self) -> int:
-        return self._token.size
 
     @property
     def transport(self) -> Transport:
@@ -41,41 +34,24 @@ class RcRegion:
     def device(self) -> str:
         return self._device
 
-    async def read(self, offset: int, into: RegisteredBuffer, length: int) -> None:
-        await self._move(offset, into.address, length, read=True)
-
-    async def write(self, offset: int, data: RegisteredBuffer, length: int, start: int = 0) -> None:
-        if start < 0 or start + length > CHUNK:
-            raise ValueError(f"[{start}, {start + length}) is not in a buffer")
-        await self._move(offset, data.address + start, length, read=False)
-
-    async def _move(self, offset: int, address: int, length: int, *, read: bool) -> None:
-        if offset < 0 or not 0 < length <= CHUNK or offset + length > self._token.size:
-            raise ValueError(f"{length} bytes at {offset} are not in a region of {self._token.size}")
-        self._moving += 1
-        self._still.clear()
+    async def _transfer(self, offset: int, address: int, length: int, *, read: bool) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        connection = self._connection
+        if connection is None:
+            connection = await self._another(None, _NONE, deadline)
         try:
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + self._timeout
-            connection = self._connection
-            if connection is None:
-                connection = await self._another(None, _NONE, deadline)
-            try:
-                await self._once(connection, offset, address, length, deadline, read=read)
-                return
-            except ConnectionLost as lost:
-                if loop.time() >= deadline:
-                    raise PeerUnreachable(Failure.TIMEOUT, str(lost)) from lost
-                connection = await self._another(connection, lost, deadline)
-            try:
-                await self._once(connection, offset, address, length, deadline, read=read)
-            except ConnectionLost as lost:
-                reason = Failure.TIMEOUT if loop.time() >= deadline else lost.reason
-                raise PeerUnreachable(reason, str(lost)) from lost
-        finally:
-            self._moving -= 1
-            if not self._moving:
-                self._still.set()
+            await self._once(connection, offset, address, length, deadline, read=read)
+            return
+        except ConnectionLost as lost:
+            if loop.time() >= deadline:
+                raise PeerUnreachable(Failure.TIMEOUT, str(lost)) from lost
+            connection = await self._another(connection, lost, deadline)
+        try:
+            await self._once(connection, offset, address, length, deadline, read=read)
+        except ConnectionLost as lost:
+            reason = Failure.TIMEOUT if loop.time() >= deadline else lost.reason
+            raise PeerUnreachable(reason, str(lost)) from lost
 
     async def _once(
         self, connection: Connection, offset: int, address: int, length: int, deadline: float, *, read: bool
@@ -115,7 +91,7 @@ class RcRegion:
 
     async def close(self) -> None:
         try:
-            await self._still.wait()
+            await super().close()
         finally:
             # Cancelled or not: a lease that stays would keep the connection for ever.
             self._reconnected = True
