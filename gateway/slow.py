@@ -12,8 +12,8 @@ from s3verbs.gateway.http.exchange import Exchange
 from s3verbs.gateway.http.request import S3Request
 from s3verbs.gateway.http.respond import XML, drained, make_head, write
 from s3verbs.gateway.operations.base import Reply
-from s3verbs.gateway.storing import finished
 from s3verbs.gateway.xml import responses
+from s3verbs.rdma.settle import outlast
 
 if TYPE_CHECKING:
     from s3verbs.gateway.lifecycle import Lifecycle
@@ -50,7 +50,7 @@ class SlowReply:
         except BaseException:
             # Cancelled, or the client is gone: nobody would wait for the rest.
             task.cancel()
-            await finished(task)
+            await outlast(task)
             raise
 
     async def _answer_late(self, task: "asyncio.Future[Reply]") -> None:

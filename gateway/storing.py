@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from s3verbs.gateway.checksums import Digests
+from s3verbs.rdma.settle import outlast
 from s3verbs.storage.model import Durability, FilePayload
 from s3verbs.storage.objects import ObjectStore
 from s3verbs.storage.payload import PayloadWriter
@@ -77,9 +78,9 @@ class Storing:
     ) -> None:
         """After an error: wait for what runs on the executor, then discard the writer."""
         if writing is not None:
-            await finished(writing)
+            await outlast(writing)
         if creating is not None:
-            await finished(creating)
+            await outlast(creating)
             if not creating.cancelled() and creating.exception() is None:
                 creating.result().discard()
 
@@ -90,16 +91,5 @@ async def settle(future: "asyncio.Future[T]") -> T:
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        await finished(future)
+        await outlast(future)
         raise
-
-
-async def finished(future: "asyncio.Future[T]") -> None:
-    """Wait until executor work is over, whatever comes of it, even when cancelled again."""
-    while not future.done():
-        try:
-            await asyncio.wait((future,))
-        except asyncio.CancelledError:
-            continue
-    if not future.cancelled():
-        future.exception()

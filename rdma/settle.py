@@ -1,6 +1,7 @@
 """Waiting for what may still use a buffer or a descriptor, cancelled or not."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,15 @@ async def finished(futures: Iterable["asyncio.Future[Any]"]) -> None:
             _over(future)
     if cancelled:
         raise asyncio.CancelledError
+
+
+async def outlast(future: "asyncio.Future[Any]") -> None:
+    """Wait until it is done, whatever comes of it, even when cancelled meanwhile; the cancellation is the caller's to
+    raise again."""
+    while not future.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait((future,))
+    _over(future)
 
 
 def _over(future: "asyncio.Future[Any]") -> bool:

@@ -1,7 +1,6 @@
 """Transport.SAMEHOST: reads and writes the registered memory of client processes on this host. One for each worker."""
 
 import asyncio
-import contextlib
 import errno
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -12,6 +11,7 @@ from s3verbs.rdma.errors import Decline, Declined, Failure, PeerUnreachable, Rdm
 from s3verbs.rdma.fabric import RegisteredBuffer
 from s3verbs.rdma.samehost.process_memory import AddressSpace, join_barrier
 from s3verbs.rdma.samehost.table import InFlight, Region, SessionRecord, SessionTable
+from s3verbs.rdma.settle import outlast
 from s3verbs.rdma.token import Token, Transport
 
 P = ParamSpec("P")
@@ -222,12 +222,3 @@ class SameHostRegion:
     def _check(self, offset: int, length: int, room: int) -> None:
         if offset < 0 or length < 0 or length > room or offset + length > self._size:
             raise ValueError(f"[{offset}, {offset + length}) of {self._size} bytes, through {room}")
-
-
-async def outlast(future: "asyncio.Future[T]") -> None:
-    """Wait until it is done, whatever comes of it, even when cancelled meanwhile."""
-    while not future.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait((future,))
-    if not future.cancelled():
-        future.exception()

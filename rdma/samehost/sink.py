@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 
 from s3verbs.rdma.errors import RemoteAccess
-from s3verbs.rdma.samehost.fabric import SameHostRegion, outlast
+from s3verbs.rdma.samehost.fabric import SameHostRegion
+from s3verbs.rdma.settle import outlast
 
 PIECES = (1 << 20, 2 << 20)
 """Bytes that a thread copies before it takes the next piece, at least and at most: larger ones cost fewer calls,
