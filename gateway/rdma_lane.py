@@ -9,8 +9,9 @@ Source: docs/wire-format.md.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -93,22 +94,13 @@ class Lane:
     async def pull(self, storing: Storing) -> Payload:
         """Client memory into storage, as `ingest_chunks`. Nothing is kept when it raises: RdmaError, StorageError,
         and what the verification raises."""
-        begun = perf_counter()
-        try:
+        with self._transfer():
             region = await self.lanes.open(self)
             try:
                 source = RdmaSource(region, self.token.size, self.lanes.pool, peer=peer_of(self.token))
                 payload = await ingest_chunks(source, storing)
             finally:
                 await region.close()
-        except Declined as error:
-            self.decline(error.reason)
-            raise
-        except TransferFailed as error:
-            self.outcome, self.reason = "failed", error.reason.value
-            raise
-        finally:
-            self.seconds = perf_counter() - begun
         self.outcome, self.moved = "moved", self.token.size
         return payload
 
@@ -124,20 +116,29 @@ class Lane:
         if content.length == 0:
             self.outcome = "moved"
             return True
-        begun = perf_counter()
         try:
-            await self._push(content)
-        except Declined as error:
-            self.decline(error.reason)
+            with self._transfer():
+                await self._push(content)
+        except Declined:
             self.check(reads_bodies=True)
             return False
+        self.outcome, self.moved = "moved", content.length
+        return True
+
+    @contextmanager
+    def _transfer(self) -> Iterator[None]:
+        """Time what is done within, and note how it failed."""
+        begun = perf_counter()
+        try:
+            yield
+        except Declined as error:
+            self.decline(error.reason)
+            raise
         except TransferFailed as error:
             self.outcome, self.reason = "failed", error.reason.value
             raise
         finally:
             self.seconds = perf_counter() - begun
-        self.outcome, self.moved = "moved", content.length
-        return True
 
     async def _push(self, content: Content) -> None:
         region = await self.lanes.open(self)
@@ -232,7 +233,7 @@ class Lanes:
         route = self.routes[lane.token.transport]
         if not route.timed:
             return await route.fabric.open(lane.token)
-        async with _Limit(self.transfer_timeout):
+        async with _limit(self.transfer_timeout):
             region = await route.fabric.open(lane.token)
         lane.device = region.device
         return _TimedRegion(region, self.transfer_timeout)
@@ -256,20 +257,17 @@ class Lanes:
             self._copying.shutdown(wait=False, cancel_futures=True)
 
 
-class _Limit:
+@asynccontextmanager
+async def _limit(seconds: float) -> AsyncIterator[None]:
     """`asyncio.timeout` whose error is the data plane's own."""
-
-    def __init__(self, seconds: float) -> None:
-        self._timeout = asyncio.timeout(seconds)
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(self, *exception: object) -> None:
-        try:
-            await self._timeout.__aexit__(*exception)  # type: ignore[arg-type]
-        except TimeoutError as error:
-            raise PeerUnreachable(Failure.TIMEOUT) from error
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise PeerUnreachable(Failure.TIMEOUT) from error
 
 
 class _TimedRegion:
@@ -283,11 +281,11 @@ class _TimedRegion:
         self.device = region.device
 
     async def read(self, offset: int, into: RegisteredBuffer, length: int) -> None:
-        async with _Limit(self._seconds):
+        async with _limit(self._seconds):
             await self._region.read(offset, into, length)
 
     async def write(self, offset: int, data: RegisteredBuffer, length: int, start: int = 0) -> None:
-        async with _Limit(self._seconds):
+        async with _limit(self._seconds):
             await self._region.write(offset, data, length, start)
 
     async def close(self) -> None:
