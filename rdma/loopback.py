@@ -93,7 +93,7 @@ class LoopbackMemory:
         if transport is Transport.DC:
             token = Token(address, len(view), 0x1000 + number, qp=number, gid=gid)
         else:
-            drawn = random.randbytes(16) if secret is None else secret  # noqa: S311
+            drawn = random.randbytes(16) if secret is None else secret  # noqa: S311  a seeded test, no secret
             if transport is Transport.RC:
                 token = Token(address, len(view), 0x1000 + number, 0, PORT, gid, transport, drawn)
             else:
@@ -147,7 +147,7 @@ class LoopbackFabric:
         self.in_use: dict[int, int] = {}
         """By buffer address: how many writes use it, or -1 for a read."""
         self._transports = frozenset(transports)
-        self._random = random.Random(seed) if seed is not None else None  # noqa: S311
+        self._random = random.Random(seed) if seed is not None else None  # noqa: S311  a seeded test, no secret
         self._closed = False
         self._misuses: list[LoopbackMisuse] = []
 

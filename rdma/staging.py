@@ -58,7 +58,7 @@ def _hugetlb(size: int) -> mmap.mmap | None:
     # The pages are reserved, yet a container's hugetlb limit strikes only when they are touched, by SIGBUS. A system
     # call that touches them fails instead. The memory is spoken for either way.
     try:
-        with open("/dev/zero", "rb", buffering=0) as zeros:  # noqa: PTH123
+        with open("/dev/zero", "rb", buffering=0) as zeros:  # noqa: PTH123  unbuffered, and readinto
             filled = zeros.readinto(mapped)
     except OSError:
         filled = 0

@@ -79,7 +79,7 @@ class Attempts:
         if not pause:
             return
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        pause *= random.uniform(1.0, 1.25)  # noqa: S311
+        pause *= random.uniform(1.0, 1.25)  # noqa: S311  spreads retries
         if time.monotonic() + pause >= self._deadline:
             if isinstance(error, S3Error):
                 raise error

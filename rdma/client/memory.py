@@ -45,11 +45,11 @@ def describe(target: object) -> Described:
             return _by_dlpack(target)
         except BufferRefused:
             raise
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  exporters raise what they like
             reasons.append(f"DLPack: {error}")
     try:
         interface = getattr(target, "__cuda_array_interface__", None)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001  exporters raise what they like
         interface = None
         reasons.append(f"__cuda_array_interface__: {error}")
     if interface is not None:

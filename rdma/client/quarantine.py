@@ -32,7 +32,7 @@ class Exposed:
             if not self._safe:
                 try:
                     self._safe = self.registration.revoke()
-                except Exception:  # noqa: BLE001
+                except Exception:  # noqa: BLE001  whatever it is, the memory is not safe
                     _LOG.exception("revoking memory failed; it stays in quarantine")
             return self._safe
 
@@ -136,5 +136,5 @@ class Quarantine:
 def _call(action: Callable[[], None]) -> None:
     try:
         action()
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001  its thread must not end
         _LOG.exception("an action of the quarantine thread failed")

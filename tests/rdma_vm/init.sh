@@ -19,11 +19,11 @@ over_virtio=trans=virtio,version=9p2000.L,msize=512000
 mount -t 9p -o "ro,cache=loose,$over_virtio" host /host
 mount -t tmpfs -o mode=755,size=75% memory /memory
 mkdir /memory/upper /memory/work
-mount -t overlay -o lowerdir=/host,upperdir=/memory/upper,workdir=/memory/work overlay /root
+mount -t overlay -o lowerdir=/host,upperdir=/memory/upper,workdir=/memory/work overlay /guest
 load rdma
 
 for tree in proc sys dev; do
-    mount --move "/$tree" "/root/$tree"
+    mount --move "/$tree" "/guest/$tree"
 done
-mount -t 9p -o "rw,cache=none,$over_virtio" exchange /root/mnt
-exec switch_root /root /bin/sh /mnt/stage.sh
+mount -t 9p -o "rw,cache=none,$over_virtio" exchange /guest/mnt
+exec switch_root /guest /bin/sh /mnt/stage.sh

@@ -111,7 +111,7 @@ def _zstd(data: bytes) -> bytes:
 
 def _initramfs(tree: Path) -> bytes:
     archive = Archive()
-    for folder in ("bin", "modules", "proc", "sys", "dev", "host", "memory", "root"):
+    for folder in ("bin", "modules", "proc", "sys", "dev", "host", "memory", "guest"):
         archive.folder(folder)
     archive.file("bin/busybox", packages.static_busybox().read_bytes(), 0o755)
     archive.file("init", (HERE / "init.sh").read_bytes(), 0o755)
