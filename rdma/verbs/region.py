@@ -2,7 +2,7 @@
 
 import asyncio
 
-from s3verbs.rdma.errors import Declined, Failure, PeerUnreachable
+from s3verbs.rdma.errors import Declined, Failure, PeerUnreachable, RemoteAccess
 from s3verbs.rdma.token import Token, Transport
 from s3verbs.rdma.verbs.chunk_region import ChunkRegion
 from s3verbs.rdma.verbs.connections import ConnectionCache, Key
@@ -24,6 +24,8 @@ class RcRegion(ChunkRegion):
         self._timeout = timeout
         self._reconnecting = asyncio.Lock()
         self._reconnected = False
+        self._refused: RemoteAccess | None = None
+        """What the client's device said of one chunk; it ends the connection under the others."""
         self._device = connection.device.name
 
     @property
@@ -59,7 +61,15 @@ class RcRegion(ChunkRegion):
         span = connection.device.arena.span(address, length)
         remote = self._token.address + offset
         move = connection.read if read else connection.write
-        await move(span, remote, self._token.rkey, deadline)
+        try:
+            await move(span, remote, self._token.rkey, deadline)
+        except RemoteAccess as error:
+            self._refused = error
+            raise
+        except ConnectionLost as lost:
+            if self._refused is not None:
+                raise RemoteAccess(str(self._refused)) from lost
+            raise
         self._device = connection.device.name
 
     async def _another(self, lost: Connection | None, why: ConnectionLost, deadline: float) -> Connection:

@@ -421,6 +421,17 @@ async def test_refused_memory_is_not_tried_again(network: Network) -> None:
     await region.close()
 
 
+async def test_chunks_that_go_down_with_refused_memory_are_refused_too(network: Network) -> None:
+    """The one bad chunk ends the connection under the others: that is no lost connection to tell the client of."""
+    region = await network.region(memory=Memory(4))
+    network.links[0].status = CompletionStatus.REM_ACCESS_ERR
+    for _ in range(2):
+        with pytest.raises(RemoteAccess):
+            await region.read(0, Memory(1).buffer(0), 5)
+    assert network.calls == ["a"]
+    await region.close()
+
+
 async def test_a_timeout_is_not_followed_by_a_retry(network: Network) -> None:
     region = await network.region(memory=Memory(4), timeout=0.05)
     network.links[0].automatic = False
