@@ -19,6 +19,9 @@ from s3verbs.rdma.errors import MalformedToken
 BASE_LENGTH = 81
 """Characters of a token without a suffix."""
 
+HEAD_LENGTH = 25
+"""Characters of a token's address and size. The tokens of one session or listener are the same after them."""
+
 MAX_SIZE = 0xFFFFFFFF
 """Bytes that the size field can tell."""
 

@@ -14,7 +14,7 @@ from s3verbs.rdma.client.transport import Memory, TransportUnavailable
 from s3verbs.rdma.samehost import location, process_memory, protocol
 from s3verbs.rdma.samehost.location import Candidate
 from s3verbs.rdma.samehost.protocol import Message, Refusal
-from s3verbs.rdma.token import Token, Transport
+from s3verbs.rdma.token import HEAD_LENGTH, MAX_SIZE, Token, Transport
 
 log = logging.getLogger("s3verbs")
 
@@ -58,6 +58,8 @@ class _Link:
             self.socket.settimeout(PATIENCE)
             self.socket.connect(str(candidate.path))
             self.socket.setblocking(False)
+            self._news = select.poll()
+            self._news.register(self.socket, select.POLLIN)
             peer = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             self.supervisor, uid, _ = _CREDENTIALS.unpack(peer)
             if not location.is_trusted(candidate, uid):
@@ -74,7 +76,11 @@ class _Link:
         session = self.ask(protocol.Proof(self.next_serial(), challenge.nonce))
         if not isinstance(session, protocol.Session):
             raise _Lost("the gateway speaks another protocol")
-        self.id = session.id
+        self._token_end = str(Token(0, 1, transport=Transport.SAMEHOST, secret=session.id))[HEAD_LENGTH:]
+
+    def token(self, address: int, size: int) -> str:
+        """For memory of this process; the caller has checked the numbers. Takes a tenth of the time of str(Token)."""
+        return f"{address:016x}:{size:08x}{self._token_end}"
 
     def next_serial(self) -> int:
         self._serial = (self._serial + 1) % (1 << 32)
@@ -115,6 +121,8 @@ class _Link:
         """Take what has come meanwhile. False when the connection is over."""
         if self.lost:
             return False
+        if not self._news.poll(0):
+            return True
         with contextlib.suppress(_Lost):
             while self.receive(0.0):
                 pass
@@ -124,7 +132,7 @@ class _Link:
         """Take one message; False when none comes until then. Raises _Lost."""
         if self.lost:
             raise _Lost("the gateway has ended the session")
-        if not _ready(self.socket.fileno(), select.POLLIN, max(0.0, deadline - time.monotonic())):
+        if not self._news.poll(1000 * max(0.0, deadline - time.monotonic())):
             return False
         try:
             packet, descriptors, flags, _ = socket.recv_fds(self.socket, protocol.MAX_MESSAGE + 1, 1)
@@ -316,13 +324,12 @@ class SameHostRegistration:
 
     def token(self, offset: int, size: int) -> str:
         """Raises TransportUnavailable when there is no gateway any more, or after `revoke`."""
-        if offset < 0 or size <= 0 or offset + size > self._memory.size:
-            raise ValueError(f"[{offset}, {offset + size}) of {self._memory.size} bytes")
+        if offset < 0 or not 0 < size <= MAX_SIZE or offset + size > self._memory.size:
+            raise ValueError(f"[{offset}, {offset + size}) of {self._memory.size} bytes, {MAX_SIZE} at most")
         with self._transport._lock:
             if self._revoked:
                 raise TransportUnavailable("the memory was revoked")
-            link = self._join()
-            return str(Token(self._memory.address + offset, size, transport=Transport.SAMEHOST, secret=link.id))
+            return self._join().token(self._memory.address + offset, size)
 
     def revoke(self) -> bool:
         """True: the gateway has answered that nothing touches the memory, or has ended the session in order, or none
