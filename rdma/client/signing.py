@@ -7,7 +7,6 @@ tests/oracle/test_client_signing.py compares the two.
 
 import hashlib
 import hmac
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,11 +14,6 @@ from urllib.parse import quote
 
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 UNSIGNED = "UNSIGNED-PAYLOAD"
-
-_PLAIN = re.compile(r"[A-Za-z0-9\-_.~/]*")
-"""What quote() would leave as it is."""
-_SPACES = re.compile(r"  |:[ \t]|[ \t]\n")
-"""Where a value may have to be folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +31,7 @@ class Keys:
 def encoded_path(bucket: str, key: str = "") -> str:
     """The path of a path-style request; signed as it is sent."""
     path = "/" + quote(bucket, safe="-_.~")
-    if not key:
-        return path
-    return f"{path}/{key if _PLAIN.fullmatch(key) else quote(key, safe='-_.~/')}"
+    return path + "/" + quote(key, safe="-_.~/") if key else path
 
 
 def encoded_query(parameters: Mapping[str, str]) -> str:
@@ -75,7 +67,7 @@ class Signer:
             fields["x-amz-security-token"] = keys.token
         names = sorted(fields)
         canonical = "".join([f"{name}:{fields[name]}\n" for name in names])
-        if _SPACES.search(canonical):
+        if "  " in canonical or ": " in canonical or " \n" in canonical or "\t" in canonical:
             canonical = "".join([f"{name}:{_folded(fields[name])}\n" for name in names])
         signed = ";".join(names)
         text = f"{method}\n{path}\n{query}\n{canonical}\n{signed}\n{fields['x-amz-content-sha256']}"
