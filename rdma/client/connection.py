@@ -9,16 +9,22 @@ import re
 import select
 import socket
 import ssl
+import struct
 import time
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 from s3verbs.rdma.client.errors import BadAnswer
+
+T = TypeVar("T")
+A = TypeVar("A")
 
 _STATUS_LINE = re.compile(r"HTTP/1\.[0-9] [1-9][0-9]{2}(?: |$)")
 _HEAD_LIMIT = 64 << 10
 _RECEIVE = 64 << 10
 _SEND = 1 << 20
+_SLICE = 1.0
+"""Seconds after which a system call comes back to look at the deadline."""
 _DRAIN = 64 << 10
 """What is left of a body is read to keep the connection up to here."""
 
@@ -80,8 +86,12 @@ class Connection:
         self._poll.register(sock, select.POLLIN)
         self._duplex = select.poll()
         self._duplex.register(sock, select.POLLIN | select.POLLOUT)
+        self._is_plain = not isinstance(sock, ssl.SSLSocket)
         # On TLS, what can be received may be the protocol's own.
-        self._watches = not isinstance(sock, ssl.SSLSocket)
+        self._watches = self._is_plain
+        self._slice = 0.0
+        if self._is_plain:
+            sock.settimeout(None)
         self._keeps_alive = True
         self.idle_since = 0.0
         self.pending = b""
@@ -95,23 +105,25 @@ class Connection:
         """Raises NotSent and Broken. `head` is with its empty line."""
         sock = self._sock
         try:
-            sock.settimeout(time_left(deadline))
-            sent = sock.send(head)
+            sent = self._until(deadline, sock.send, head)
         except OSError as error:
             raise NotSent(f"sending: {error}", timeout=isinstance(error, TimeoutError)) from error
         try:
-            if sent < len(head):
-                sock.sendall(head[sent:])
+            while sent < len(head):
+                sent += self._until(deadline, sock.send, head[sent:])
             for view in body:
                 if not self._send_body(view, deadline):
                     self._keeps_alive = False
-                    return
+                    break
         except TimeoutError as error:
             raise Broken("the time was up while the request was sent", timeout=True) from error
         except OSError as error:
             # The server may have answered without reading on.
             if not self._poll.poll(0):
                 raise Broken(f"sending: {error}") from error
+        finally:
+            if self._is_plain and body:
+                sock.settimeout(None)
 
     def receive(self, method: str, deadline: float) -> "SocketResponse":
         """The answer's head; informational ones are skipped."""
@@ -129,8 +141,7 @@ class Connection:
             data, self.pending = self.pending, b""
             return data
         try:
-            self._sock.settimeout(time_left(deadline))
-            return self._sock.recv(_RECEIVE)
+            return self._until(deadline, self._sock.recv, _RECEIVE)
         except TimeoutError as error:
             raise Broken("the answer did not come in time", timeout=True) from error
         except OSError as error:
@@ -144,8 +155,7 @@ class Connection:
             self.pending = self.pending[count:]
             return count
         try:
-            self._sock.settimeout(time_left(deadline))
-            return self._sock.recv_into(view)
+            return self._until(deadline, self._sock.recv_into, view)
         except TimeoutError as error:
             raise Broken("the answer did not come in time", timeout=True) from error
         except OSError as error:
@@ -177,6 +187,28 @@ class Connection:
             sock.settimeout(left)
             at += sock.send(view[at : at + _SEND])
         return True
+
+    def _until(self, deadline: float, call: Callable[[A], T], argument: A) -> T:
+        """A system call on the socket. Raises TimeoutError at the deadline."""
+        while True:
+            left = time_left(deadline)
+            if self._is_plain:
+                self._let_calls_take(min(left, _SLICE))
+            else:
+                self._sock.settimeout(left)
+            try:
+                return call(argument)
+            except BlockingIOError:
+                continue
+
+    def _let_calls_take(self, seconds: float) -> None:
+        """The kernel's own timeout costs nothing as long as it stays the same; Python's is two system calls a call."""
+        if seconds != self._slice:
+            # Not 0, which is for ever.
+            timeval = struct.pack("ll", *divmod(max(1, int(seconds * 1e6)), 1_000_000))
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+            self._slice = seconds
 
     def _is_final_answer(self) -> bool:
         self.pending += self._sock.recv(_RECEIVE)

@@ -197,6 +197,54 @@ def test_an_early_answer_to_a_body_is_read(pair: tuple[Connection, socket.socket
     assert connection.receive("PUT", deadline()).status == 403
 
 
+def test_what_takes_longer_than_a_slice_is_waited_for(
+    pair: tuple[Connection, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("s3verbs.rdma.client.connection._SLICE", 0.02)
+    connection, theirs = pair
+    head, body = b"PUT / HTTP/1.1\r\nx: " + b"y" * (1 << 20) + b"\r\n\r\n", bytes(range(256)) * (4 << 10)
+    heard = bytearray()
+
+    def listen() -> None:
+        while len(heard) < len(head) + len(body):
+            time.sleep(0.05)
+            heard.extend(theirs.recv(1 << 18))
+        time.sleep(0.1)
+        theirs.sendall(answer(200, content_length="4") + b"ab")
+        time.sleep(0.1)
+        theirs.sendall(b"cd")
+
+    listening = threading.Thread(target=listen)
+    listening.start()
+    connection.send(head, [memoryview(body)], deadline())
+    response = connection.receive("PUT", deadline())
+    assert read_all(response, 10, deadline()) == b"abcd"
+    listening.join()
+    assert bytes(heard) == head + body
+
+
+@pytest.mark.parametrize("slice_seconds", [0.03, 1.0])
+def test_no_wait_is_longer_than_the_deadline(
+    pair: tuple[Connection, socket.socket], monkeypatch: pytest.MonkeyPatch, slice_seconds: float
+) -> None:
+    monkeypatch.setattr("s3verbs.rdma.client.connection._SLICE", slice_seconds)
+    connection, theirs = pair
+    for wait in (
+        lambda until: connection.receive("GET", until),
+        lambda until: connection.send(b"PUT", [memoryview(bytes(64 << 20))], until),
+    ):
+        start = time.monotonic()
+        with pytest.raises(Broken) as raised:
+            wait(start + 0.1)
+        assert raised.value.timeout
+        assert time.monotonic() >= start + 0.1
+    # A short wait does not shorten those that follow.
+    answering = threading.Timer(0.2, theirs.sendall, (answer(200),))
+    answering.start()
+    assert connection.receive("GET", deadline()).status == 200
+    answering.join()
+
+
 def test_a_passed_deadline_sends_nothing(pair: tuple[Connection, socket.socket]) -> None:
     from s3verbs.rdma.client.connection import NotSent
 

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 
 import pytest
 
@@ -48,6 +49,8 @@ class Uploads:
         number = int(re.search(r"partNumber=(\d+)", request.target)[1])  # type: ignore[index]
         if number in self.fail:
             return s3_error(400, "BadDigest")
+        if self.fail and number > max(self.fail):
+            time.sleep(0.02)
         if request.token is not None and number in self.decline:
             return s3_error(501, "NotImplemented", x_amz_rdma_reply="501")
         store = Store(self.transport)
