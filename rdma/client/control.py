@@ -58,7 +58,7 @@ class Cancel:
             self._connections.discard(connection)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One request. Header names in lower case. `body` is iterated anew for each try; `length` is its size, None for a
     request that has no body at all."""
@@ -160,7 +160,7 @@ class Control:
         self.port: int = parts.port or default
         name = f"[{self.host}]" if ":" in self.host else self.host
         self._keys = keys
-        self._user_agent = user_agent
+        self._user_agent = f"user-agent: {user_agent}\r\n"
         self._signer = Signer(name if self.port == default else f"{name}:{self.port}", region)
         context = tls_context(verify) if is_tls else None
         proxy = proxy_for(parts.scheme, self.host)
@@ -183,7 +183,7 @@ class Control:
             headers,
             self._keys.keys(),
         )
-        head = f"{head}user-agent: {self._user_agent}\r\n"
+        head += self._user_agent
         if self._proxied is not None:
             return Answer(self._proxied.exchange(head, call.body, call.length, deadline), deadline)
         if call.length is not None:

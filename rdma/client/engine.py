@@ -35,7 +35,7 @@ _DECLINES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
     """A PutObject, UploadPart or GetObject without its payload headers. `repeatable`: doing it twice does no harm.
     `verify`: compare what a GET brought with the object's checksum."""
