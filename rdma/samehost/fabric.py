@@ -4,13 +4,14 @@ import asyncio
 import errno
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from s3verbs.rdma.errors import Decline, Declined, Failure, PeerUnreachable, RdmaError, RemoteAccess
 from s3verbs.rdma.fabric import RegisteredBuffer
 from s3verbs.rdma.samehost.process_memory import AddressSpace, join_barrier
-from s3verbs.rdma.samehost.table import InFlight, Region, SessionRecord, SessionTable
+from s3verbs.rdma.samehost.table import BeingWritten, InFlight, Region, SessionRecord, SessionTable
 from s3verbs.rdma.settle import outlast
 from s3verbs.rdma.token import Token, Transport
 
@@ -19,6 +20,10 @@ T = TypeVar("T")
 
 CALL_BYTES = 4 << 20
 """The most that one system call moves: a client that unregisters waits for no more than that."""
+
+PATIENCE = 5.0
+"""Seconds that a request waits for the parent to come to the end of what it writes into the table."""
+PAUSE = 0.001
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +67,10 @@ class SameHostFabric:
         region of the session."""
         if token.transport is not Transport.SAMEHOST:
             raise Declined(Decline.NO_TRANSPORT)
-        client = self._client(token.secret)
+        try:
+            client = self._client(token.secret)
+        except BeingWritten:
+            client = await self._client_later(token.secret)
         region = client.record.find(token.address, token.size)
         if region is None:
             raise RemoteAccess(f"{token!r} is not inside a region of its session")
@@ -76,7 +84,18 @@ class SameHostFabric:
         for id in list(self._clients):
             self._drop(id)
 
+    async def _client_later(self, id: bytes) -> _Client:
+        """When the parent has written. Raises Declined."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE
+        while loop.time() < until:
+            await asyncio.sleep(PAUSE)
+            with suppress(BeingWritten):
+                return self._client(id)
+        raise Declined(Decline.NO_SESSION, "the server's parent process does not run")
+
     def _client(self, id: bytes) -> _Client:
+        """Raises Declined, BeingWritten."""
         table = self._table
         if not table.supervised:
             raise Declined(Decline.NO_SESSION, "the server's parent process is gone")

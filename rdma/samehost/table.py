@@ -32,14 +32,18 @@ REGIONS = 4096
 SLOTS = 64
 """System calls that one worker can have in flight."""
 
-TRIES = 1000
-"""How often a reader looks again when the parent was writing; it writes for microseconds."""
+TRIES = 100
+"""How often a reader looks again at once when the parent was writing; it writes for microseconds."""
 
 _HEADER = 16
 _SESSION = 16
 _SEQUENCE, _ID, _PID, _UID, _START, _IMAGE, _ROWS = 0, 1, 3, 4, 5, 6, 7
 _IDS = struct.Struct("<QQ")
 _WORD = (1 << 64) - 1
+
+
+class BeingWritten(Exception):
+    """The parent was writing whenever the reader looked. On a busy machine it may be kept from running just then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,7 @@ class SessionTable:
         return self._words[self._session(slot) + _SEQUENCE]
 
     def session(self, id: bytes) -> SessionRecord | None:
-        """The live session of that id, with its regions."""
+        """The live session of that id, with its regions; None when there is none. Raises BeingWritten."""
         slot = id[-1]
         if slot >= self.sessions:
             return None
@@ -223,7 +227,7 @@ class SessionTable:
                 if rows[2 * row + 1]
             ]
             return SessionRecord(slot, id, identity, head[_UID], sequence, regions)
-        return None
+        raise BeingWritten
 
     def lives(self, id: bytes) -> bool:
         """Whether the session goes on."""

@@ -3,13 +3,14 @@
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from s3verbs.rdma.samehost.process_memory import Identity, join_barrier
-from s3verbs.rdma.samehost.table import InFlight, Region, SessionRecord, SessionTable
+from s3verbs.rdma.samehost.table import BeingWritten, InFlight, Region, SessionRecord, SessionTable
 
 WHO = Identity(1234, 99, 77)
 
@@ -98,6 +99,16 @@ def test_every_change_changes_the_sequence(table: SessionTable) -> None:
     assert len(seen) == 4
 
 
+def test_a_session_that_is_being_written_is_not_called_ended(table: SessionTable) -> None:
+    slot, id = begin(table)
+    at = table._session(slot)
+    table._open_write(at)
+    with pytest.raises(BeingWritten):
+        table.session(id)
+    table._close_write(at)
+    assert table.session(id) is not None
+
+
 def test_what_is_in_flight_is_seen_until_it_is_cleared(table: SessionTable) -> None:
     first, second = InFlight(table, 0), InFlight(table, 1)
     assert table.in_flight() == set()
@@ -161,6 +172,13 @@ def test_readers_see_what_was_added_and_not_removed(steps: list[tuple[int, int] 
     table.close()
 
 
+def settled(table: SessionTable, id: bytes) -> SessionRecord | None:
+    """What a reader finds that looks again."""
+    while True:
+        with suppress(BeingWritten):
+            return table.session(id)
+
+
 def test_no_reader_sees_half_of_a_change() -> None:
     """A writer keeps changing a session and its regions; what belongs together is always seen together."""
     table = SessionTable(1, sessions=1, regions=8, slots=1)
@@ -189,7 +207,7 @@ def test_no_reader_sees_half_of_a_change() -> None:
         until = time.monotonic() + 20
         while seen < 300 and time.monotonic() < until:
             id = os.read(ids, 16)
-            while record := table.session(id):
+            while record := settled(table, id):
                 number = record.identity.pid
                 assert record.identity == Identity(number, number * 3, number * 5)
                 assert record.uid == number * 7
