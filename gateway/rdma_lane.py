@@ -10,7 +10,6 @@ Source: docs/wire-format.md.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -160,7 +159,7 @@ class Lane:
 
 class Lanes:
     """What all requests of a process share. `off` says why there is no RDMA at all, `missing` what there is not beside
-    the routes; both may be empty. `copying` are threads that the lanes own."""
+    the routes; both may be empty."""
 
     def __init__(
         self,
@@ -170,13 +169,11 @@ class Lanes:
         transfer_timeout: float,
         off: str = "",
         missing: str = "",
-        copying: Executor | None = None,
     ) -> None:
         self.routes = routes
         self.transfer_timeout = transfer_timeout
         self.off = off
         self._missing = missing
-        self._copying = copying
         self._pool = pool
 
     @property
@@ -252,9 +249,6 @@ class Lanes:
     async def close(self) -> None:
         for fabric in self.fabrics:
             await fabric.close()
-        if self._copying is not None:
-            # Not waited for: a copy to memory that a client has made slow may take for ever.
-            self._copying.shutdown(wait=False, cancel_futures=True)
 
 
 @asynccontextmanager

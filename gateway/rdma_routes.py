@@ -22,9 +22,6 @@ from s3verbs.rdma.verbs.errors import VerbsUnavailable
 from s3verbs.rdma.verbs.fabric import VerbsFabric, open_verbs
 from s3verbs.rdma.verbs.options import VerbsOptions
 
-COPY_THREADS = 4
-"""Threads of a worker that copy between processes. Apart from those for payloads: a client can make its memory slow."""
-
 log = logging.getLogger("s3verbs")
 
 
@@ -71,20 +68,16 @@ def open_lanes(
         _warn_of_the_default_key(settings, verbs, worker)
         for transport in verbs.transports:
             routes[transport] = Route(verbs, staged)
-    copying = None
     if sessions is not None:
-        copying = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="samehost")
-        threads = copying
-        samehost = SameHostFabric(sessions, worker, threads)
-        routes[Transport.SAMEHOST] = Route(samehost, lambda region, _: _mapped(region, threads), timed=False)
+        routes[Transport.SAMEHOST] = Route(SameHostFabric(sessions, worker), _mapped, timed=False)
     if not routes:
         return Lanes({}, None, transfer_timeout=timeout, off=missing)
-    return Lanes(routes, pool, transfer_timeout=timeout, missing=missing, copying=copying)
+    return Lanes(routes, pool, transfer_timeout=timeout, missing=missing)
 
 
-def _mapped(region: RemoteRegion, threads: ThreadPoolExecutor) -> MappedSink:
+def _mapped(region: RemoteRegion, _: Token) -> MappedSink:
     assert isinstance(region, SameHostRegion), "the fabric's own regions"
-    return MappedSink(region, threads)
+    return MappedSink(region)
 
 
 def _warn_of_the_default_key(settings: Settings, verbs: VerbsFabric, worker: int) -> None:

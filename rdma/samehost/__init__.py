@@ -7,4 +7,5 @@ The modules, and which side uses them:
     table                 who may be reached where, in memory that all server processes share
     sessions              writes the table; runs in the server's parent process
     fabric, sink          read the table and move bytes; run in the workers
+    mappings, threads     what they move bytes from, and on
 """

@@ -2,21 +2,22 @@
 
 import asyncio
 import errno
+import functools
 from collections.abc import Callable
-from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
 
 from s3verbs.rdma.errors import Decline, Declined, Failure, PeerUnreachable, RdmaError, RemoteAccess
 from s3verbs.rdma.fabric import RegisteredBuffer
+from s3verbs.rdma.samehost.mappings import FileMappings
 from s3verbs.rdma.samehost.process_memory import AddressSpace, join_barrier
 from s3verbs.rdma.samehost.table import BeingWritten, InFlight, Region, SessionRecord, SessionTable
+from s3verbs.rdma.samehost.threads import CopyThreads, Step
 from s3verbs.rdma.settle import outlast
 from s3verbs.rdma.token import Token, Transport
 
-P = ParamSpec("P")
-T = TypeVar("T")
+COPY_THREADS = 4
+"""More than copy one range at a time: a client can make its memory slow, and others should still be served."""
 
 CALL_BYTES = 4 << 20
 """The most that one system call moves: a client that unregisters waits for no more than that."""
@@ -37,19 +38,19 @@ class _Client:
 
 
 class SameHostFabric:
-    """Implements `rdma.fabric.Fabric`. System calls run on `executor`.
-
-    A client can make a system call on its memory wait (a mapping of a file system that it serves itself, a frozen
-    drive). Give it an executor of its own, so that then only same-host requests wait.
+    """Implements `rdma.fabric.Fabric`. System calls run on `threads` threads of its own: a client can make one on its
+    memory wait (a mapping of a file system that it serves itself, a frozen drive), and then only same-host requests
+    wait.
     """
 
-    def __init__(self, table: SessionTable, worker: int, executor: Executor) -> None:
+    def __init__(self, table: SessionTable, worker: int, threads: int = COPY_THREADS) -> None:
         """In the worker, after the fork; `worker` is its number in the table."""
         join_barrier()
         self._table = table
-        self._executor = executor
+        self._threads = CopyThreads(threads)
         self._in_flight = InFlight(table, worker)
         self._clients: dict[bytes, _Client] = {}
+        self.mappings = FileMappings()
         self.copying = 0
         """Ranges of files that are being copied."""
 
@@ -81,6 +82,8 @@ class SameHostFabric:
 
     async def close(self) -> None:
         """After the last request: no region is open."""
+        self._threads.close()
+        self.mappings.close()
         for id in list(self._clients):
             self._drop(id)
 
@@ -134,7 +137,7 @@ class SameHostFabric:
 
 
 class SameHostRegion:
-    """Implements `rdma.fabric.RemoteRegion`. `move` is for threads of the executor."""
+    """Implements `rdma.fabric.RemoteRegion`. `place` and `move` are for the fabric's threads."""
 
     transport = Transport.SAMEHOST
     device = ""
@@ -143,7 +146,7 @@ class SameHostRegion:
         self.fabric = fabric
         self._table = fabric._table
         self._in_flight = fabric._in_flight
-        self._executor = fabric._executor
+        self._threads = fabric._threads
         self._client = client
         self._region = region
         self._id = token.secret
@@ -161,13 +164,14 @@ class SameHostRegion:
 
     async def read(self, offset: int, into: RegisteredBuffer, length: int) -> None:
         self._check(offset, length, into.view.nbytes)
-        await self.run(self._executor, self.move, self._client.space.read, offset, into.address, length)
+        await self.run(functools.partial(self.move, self._client.space.read, offset, into.address, length))
 
     async def write(self, offset: int, data: RegisteredBuffer, length: int, start: int = 0) -> None:
         if start < 0:
             raise ValueError(f"start {start}")
         self._check(offset, length, data.view.nbytes - start)
-        await self.run(self._executor, self.move, self._client.space.write, offset, data.address + start, length)
+        write = self._client.space.write
+        await self.run(functools.partial(self.move, write, offset, data.address + start, length))
 
     async def close(self) -> None:
         if self._closed:
@@ -180,28 +184,21 @@ class SameHostRegion:
         if self._client.dropped and not self._client.leases:
             self._client.space.close()
 
-    async def run(self, executor: Executor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Await work that uses this region on a thread. When cancelled meanwhile it is called off if it has not begun,
-        and waited for if it has: the thread still uses the caller's buffers."""
+    async def run(self, step: Step, *, threads: int = 1, stop: Step = lambda: None) -> None:
+        """Await work that uses this region, as CopyThreads.run: when it returns or raises no thread uses the caller's
+        buffers."""
         if self._closed:
             raise ValueError("the region is closed")
         self._running += 1
         try:
-            running = executor.submit(function, *args, **kwargs)
-            future = asyncio.wrap_future(running)
-            try:
-                return await asyncio.shield(future)
-            except asyncio.CancelledError:
-                running.cancel()
-                await outlast(future)
-                raise
+            await self._threads.run(step, threads=threads, stop=stop)
         finally:
             self._running -= 1
             if not self._running and self._quiet is not None:
                 self._quiet.set_result(None)
 
     def place(self, offset: int, local: int, length: int) -> None:
-        """`length` bytes at our address `local` -> client memory at `offset`. On a thread of the executor."""
+        """`length` bytes at our address `local` -> client memory at `offset`."""
         self._check(offset, length, length)
         self.move(self._client.space.write, offset, local, length)
 

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,8 +125,7 @@ class _Buffer:
 
 class _Worker:
     def __init__(self, table: SessionTable, number: int, channel: socket.socket) -> None:
-        self.executor = ThreadPoolExecutor(4)
-        self.fabric = SameHostFabric(table, number, self.executor)
+        self.fabric = SameHostFabric(table, number, threads=4)
         self.channel = channel
         self.held: list[int] = []
 
@@ -178,7 +176,7 @@ class _Worker:
     async def do_sink(self, answer: dict[str, Any], token: str, segments: list[list[Any]], truncate: int = -1) -> None:
         """Segments are [path, offset, length], or [text] of inline bytes."""
         region = await self.region(token)
-        sink = MappedSink(region, self.executor)
+        sink = MappedSink(region)
         try:
             await sink.start(b"HTTP/1.1 200 OK\r\n\r\n")
             for segment in segments:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,8 +19,7 @@ class Writing:
 
     def __init__(self) -> None:
         self.table = SessionTable(1, sessions=1, regions=1, slots=1)
-        self.executor = ThreadPoolExecutor(1)
-        self.fabric = SameHostFabric(self.table, 0, self.executor)
+        self.fabric = SameHostFabric(self.table, 0)
         begun = self.table.begin(identify(os.getpid()), os.getuid())
         assert begun is not None
         slot, id = begun
@@ -42,7 +40,6 @@ async def writing() -> AsyncIterator[Writing]:
     made.begin()
     yield made
     await made.fabric.close()
-    made.executor.shutdown()
     made.table.close()
 
 
