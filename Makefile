@@ -13,7 +13,7 @@ endif
 endif
 endif
 
-.PHONY: serve test test-fast test-e2e test-vllm test-rdma-vm lint environments perf clean
+.PHONY: serve test test-fast test-e2e test-vllm test-rdma-vm lint environments perf client clean
 
 # The stamp is written last: an environment that was made halfway is made again.
 $(VENV)/.made:
@@ -63,6 +63,12 @@ test-rdma-vm: $(VENV)/.dev
 
 perf: $(VENV)/.dev
 	$(BIN)/python -m conformance.perf $(PERF)
+
+# libcuobjclient.so.1 and its headers, into build/client: rdma/cuobjclient/README.md.
+client:
+	cmake -S rdma/cuobjclient -B build/client/cmake -DCMAKE_INSTALL_PREFIX=$(CURDIR)/build/client -DCMAKE_INSTALL_LIBDIR=lib
+	cmake --build build/client/cmake --parallel
+	cmake --install build/client/cmake
 
 clean:
 	rm -rf $(VENV) .venvs build dist

@@ -6,16 +6,20 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <chrono>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <ostream>
-#include <set>
+#include <string>
 
 #include "process.h"
 
 namespace s3verbs {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // More distinct lines than that are not remembered: the memory of a process that runs for months must not grow.
 constexpr std::size_t max_remembered = 1000;
@@ -24,8 +28,8 @@ constexpr unsigned all_levels = 0xf;
 struct Sink {
     std::atomic<LogLevel> most{LogLevel::info};
     std::atomic<int> descriptor{STDERR_FILENO};
-    // fork_mutex() guards it.
-    std::set<std::string, std::less<>> remembered;
+    // When a text was last logged. fork_mutex() guards it.
+    std::map<std::string, Clock::time_point, std::less<>> remembered;
     std::mutex stream_mutex;
     std::ostream* stream = nullptr;
     std::atomic<bool> has_stream{false};
@@ -52,6 +56,26 @@ std::string line(LogLevel level, std::string_view text) {
 // One call, so that lines of several threads and processes do not mix. What cannot be written is lost.
 void write_whole(int descriptor, const std::string& whole) {
     [[maybe_unused]] const auto written = ::write(descriptor, whole.data(), whole.size());
+}
+
+// Whether this text was not logged for that long. When too many are remembered, new ones are not logged any more.
+bool is_due(std::string_view text, Clock::duration pause) noexcept {
+    try {
+        const auto now = Clock::now();
+        const std::lock_guard lock(fork_mutex());
+        auto& remembered = sink().remembered;
+        const auto found = remembered.find(text);
+        if (found == remembered.end()) {
+            return remembered.size() < max_remembered && remembered.emplace(text, now).second;
+        }
+        if (now - found->second < pause) {
+            return false;
+        }
+        found->second = now;
+        return true;
+    } catch (...) {
+        return false;
+    }
 }
 
 void write_to_stream(LogLevel level, const std::string& whole) {
@@ -145,20 +169,15 @@ void log(LogLevel level, std::string_view text) noexcept {
 }
 
 void log_once(LogLevel level, std::string_view text) noexcept {
-    try {
-        std::string key(text);
-        {
-            const std::lock_guard lock(fork_mutex());
-            auto& remembered = sink().remembered;
-            if (remembered.count(key) != 0 || remembered.size() >= max_remembered) {
-                return;
-            }
-            remembered.insert(std::move(key));
-        }
-    } catch (...) {
-        return;
+    if (is_due(text, Clock::duration::max())) {
+        log(level, text);
     }
-    log(level, text);
+}
+
+void log_sparsely(LogLevel level, std::string_view text) noexcept {
+    if (is_due(text, std::chrono::minutes(1))) {
+        log(level, text);
+    }
 }
 
 }  // namespace s3verbs

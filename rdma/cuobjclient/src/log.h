@@ -27,4 +27,7 @@ void log(LogLevel level, std::string_view text) noexcept;
 // The same, unless this text was logged before in this process.
 void log_once(LogLevel level, std::string_view text) noexcept;
 
+// The same, unless this text was logged within the last minute: for what fails again and again.
+void log_sparsely(LogLevel level, std::string_view text) noexcept;
+
 }  // namespace s3verbs
