@@ -24,11 +24,11 @@ void close_all() {
     opened().clear();
 }
 
+[[maybe_unused]] const bool closes_in_child = (after_fork(close_all), true);
+
 }  // namespace
 
 Descriptor::Descriptor(int descriptor) : descriptor_(descriptor) {
-    static std::once_flag once;
-    std::call_once(once, [] { after_fork(close_all); });
     if (descriptor >= 0) {
         const std::lock_guard lock(fork_mutex());
         opened().insert(descriptor);

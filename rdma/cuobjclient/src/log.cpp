@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <ostream>
 #include <string>
 
@@ -40,6 +41,15 @@ Sink& sink() {
     static Sink& only = *new Sink;
     return only;
 }
+
+// The parent's stream, and a lock that one of its other threads may have held.
+void forget_stream() {
+    new (&sink().stream_mutex) std::mutex;
+    sink().stream = nullptr;
+    sink().has_stream = false;
+}
+
+[[maybe_unused]] const bool forgets_in_child = (after_fork(forget_stream), true);
 
 constexpr std::string_view level_names[] = {"error", "warning", "info", "debug"};
 

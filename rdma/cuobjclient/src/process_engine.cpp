@@ -1,5 +1,8 @@
 #include "process_engine.h"
 
+#include <mutex>
+#include <vector>
+
 #include "log.h"
 #include "process.h"
 
@@ -20,8 +23,11 @@ Slot& slot() {
 
 // What the parent has open is closed already; its objects, and locks that its other threads held, stay as they are.
 void abandon() {
-    new std::shared_ptr<Engine>(std::move(slot().engine));
+    static auto& abandoned = *new std::vector<std::shared_ptr<Engine>>;
+    abandoned.push_back(std::move(slot().engine));
 }
+
+[[maybe_unused]] const bool abandons_in_child = (after_fork(abandon), true);
 
 std::shared_ptr<Engine> make_engine() {
     try {
@@ -37,8 +43,6 @@ std::shared_ptr<Engine> make_engine() {
 }  // namespace
 
 void join_engine() {
-    static std::once_flag once;
-    std::call_once(once, [] { after_fork(abandon); });
     {
         const std::lock_guard lock(fork_mutex());
         ++slot().users;

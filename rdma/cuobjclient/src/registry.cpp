@@ -16,6 +16,14 @@ constexpr std::chrono::seconds patience_at_end{5};
 // How often somebody who registers memory is made to look after what is in quarantine.
 constexpr std::chrono::seconds between_retries{15};
 
+// For ever: a destructor would wait once more, and would let go of memory that a server may touch.
+void keep(std::shared_ptr<Registration> registration) {
+    static std::mutex& mutex = *new std::mutex;
+    static auto& kept = *new std::vector<std::shared_ptr<Registration>>;
+    const std::lock_guard lock(mutex);
+    kept.push_back(std::move(registration));
+}
+
 }  // namespace
 
 Registry::~Registry() {
@@ -29,8 +37,7 @@ Registry::~Registry() {
             continue;
         }
         for (auto& region : memory.regions) {
-            // Its destructor would wait once more, and a registration that is given up would hide that.
-            new std::shared_ptr<Registration>(std::move(region.registration));
+            keep(std::move(region.registration));
             ++left;
         }
     }
