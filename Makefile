@@ -13,7 +13,7 @@ endif
 endif
 endif
 
-.PHONY: serve test test-fast test-e2e test-vllm test-rdma-vm lint environments perf client clean
+.PHONY: serve test test-fast test-e2e test-vllm test-rdma-vm lint environments perf client test-client client-soak clean
 
 # The stamp is written last: an environment that was made halfway is made again.
 $(VENV)/.made:
@@ -69,6 +69,21 @@ client:
 	cmake -S rdma/cuobjclient -B build/client/cmake -DCMAKE_INSTALL_PREFIX=$(CURDIR)/build/client -DCMAKE_INSTALL_LIBDIR=lib
 	cmake --build build/client/cmake --parallel
 	cmake --install build/client/cmake
+
+# The client engine alone: its tests as they are and under each sanitizer.
+test-client: test-client-plain test-client-address test-client-undefined test-client-thread
+
+test-client-%:
+	cmake -S rdma/cuobjclient -B build/client-test/$* -DS3VERBS_TESTS=ON -DCMAKE_BUILD_TYPE=Debug $(if $(filter-out plain,$*),-DS3VERBS_SANITIZER=$*)
+	cmake --build build/client-test/$* --parallel
+	ctest --test-dir build/client-test/$* --output-on-failure --parallel 4
+
+# make client-soak SECONDS=300
+client-soak: SECONDS ?= 1800
+client-soak:
+	cmake -S rdma/cuobjclient -B build/client-soak -DS3VERBS_TESTS=ON
+	cmake --build build/client-soak --parallel --target soak
+	build/client-soak/tests/soak --seconds $(SECONDS)
 
 clean:
 	rm -rf $(VENV) .venvs build dist

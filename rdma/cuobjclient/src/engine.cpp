@@ -1,14 +1,12 @@
 #include "engine.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstdint>
 #include <new>
 #include <sstream>
 
 #include "log.h"
+#include "mapped_memory.h"
 
 namespace s3verbs {
 
@@ -18,14 +16,6 @@ std::string range(const void* address, std::size_t size) {
     std::ostringstream text;
     text << ": " << size << " bytes at " << address;
     return text.str();
-}
-
-// Whether every page is mapped; nothing is read, and no page is made resident.
-bool is_mapped(const void* address, std::size_t size) {
-    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-    const auto first = reinterpret_cast<std::uintptr_t>(address) & ~(page - 1);
-    const auto end = reinterpret_cast<std::uintptr_t>(address) + size;
-    return msync(reinterpret_cast<void*>(first), end - first, MS_ASYNC) == 0 || errno != ENOMEM;
 }
 
 const char* memory_name(MemoryType type) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fake_transport.h"
+#include "mapped_memory.h"
 #include "support.h"
 
 namespace s3verbs {
@@ -154,19 +155,31 @@ TEST_F(EngineTest, RefusesArgumentsThatCannotBeMeant) {
 
 TEST_F(EngineTest, RefusesMemoryThatIsNotMapped) {
     auto engine = make();
-    const std::size_t page = 4096;
-    char* pages = static_cast<char*>(
-        mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    ASSERT_NE(pages, MAP_FAILED);
-    ASSERT_EQ(munmap(pages + page, page), 0);
-    EXPECT_EQ(add(engine, pages, page), 0);
-    EXPECT_EQ(add(engine, pages + 2 * page + 17, 2 * page - 17), 0);
-    EXPECT_EQ(add(engine, pages + 100, page), EINVAL) << "the end";
-    EXPECT_EQ(add(engine, pages + page, page), EINVAL);
-    EXPECT_EQ(add(engine, pages + 200, 3 * page), EINVAL) << "a hole in the middle";
+    EXPECT_EQ(add(engine, reinterpret_cast<void*>(0x1000), 4096), EINVAL);
     EXPECT_NE(why.find("not all mapped"), why.npos);
-    EXPECT_TRUE(engine.release(this, pages));
-    EXPECT_TRUE(engine.release(this, pages + 2 * page + 17));
+    EXPECT_EQ(add(engine, reinterpret_cast<void*>(UINTPTR_MAX / 2), 4096), EINVAL);
+    EXPECT_EQ(state->made, 0);
+}
+
+TEST(MappedMemory, EveryPageCounts) {
+    constexpr std::size_t page = 4096;
+    char* const pages =
+        static_cast<char*>(mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ASSERT_NE(pages, MAP_FAILED);
+    // Nothing allocates between here and the end of the hole: an allocator would fill it.
+    munmap(pages + page, page);
+    const bool before = is_mapped(pages, page);
+    const bool after = is_mapped(pages + 2 * page + 17, 2 * page - 17);
+    const bool end = is_mapped(pages + 100, page);
+    const bool hole = is_mapped(pages + page, 1);
+    const bool around = is_mapped(pages + 200, 3 * page);
+    mmap(pages + page, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    EXPECT_TRUE(before);
+    EXPECT_TRUE(after);
+    EXPECT_FALSE(end);
+    EXPECT_FALSE(hole);
+    EXPECT_FALSE(around);
+    EXPECT_TRUE(is_mapped(pages, 4 * page));
     munmap(pages, 4 * page);
 }
 
