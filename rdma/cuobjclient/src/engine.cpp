@@ -111,6 +111,9 @@ bool Engine::release(const void* owner, void* address) noexcept {
 void Engine::release_all(const void* owner) noexcept {
     try {
         registry_.release_all(owner);
+        if (registry_.gauges().quarantined != 0) {
+            log_sparsely(LogLevel::error, "the server did not let go of all memory of a client that ends");
+        }
     } catch (const std::exception& error) {
         log_sparsely(LogLevel::error, std::string("releasing memory: ") + error.what());
     }

@@ -12,7 +12,8 @@ namespace s3verbs {
 
 namespace {
 
-constexpr std::chrono::seconds patience_at_end{5};
+// For many registrations together, of which each can take a transport's patience.
+constexpr std::chrono::seconds patience_for_all{5};
 // How often somebody who registers memory is made to look after what is in quarantine.
 constexpr std::chrono::seconds between_retries{15};
 
@@ -30,7 +31,7 @@ Registry::~Registry() {
     for (auto& [address, entry] : entries_) {
         quarantine_.push_back({address, std::move(entry.regions)});
     }
-    const auto deadline = Clock::now() + patience_at_end;
+    const auto deadline = Clock::now() + patience_for_all;
     std::size_t left = 0;
     for (auto& memory : quarantine_) {
         if (Clock::now() < deadline && revoke(memory.regions)) {
@@ -120,20 +121,21 @@ void Registry::release_all(const void* owner) {
             addresses.insert(address);
         }
     }
+    const auto deadline = Clock::now() + patience_for_all;
     for (const auto address : addresses) {
         const auto entry = settled(lock, address);
         if (entry != entries_.end() && entry->second.holders.erase(owner) != 0 && entry->second.holders.empty()) {
-            close(lock, entry);
+            close(lock, entry, Clock::now() < deadline);
         }
     }
 }
 
 // Takes the memory back, without the lock. The entry is gone afterwards.
-Registry::Release Registry::close(std::unique_lock<std::mutex>& lock, Entries::iterator entry) {
+Registry::Release Registry::close(std::unique_lock<std::mutex>& lock, Entries::iterator entry, bool try_now) {
     entry->second.busy = entry->second.closing = true;
     auto& regions = entry->second.regions;
     lock.unlock();
-    const bool sure = revoke(regions);
+    const bool sure = try_now && revoke(regions);
     lock.lock();
     if (!sure) {
         quarantine_.push_back({entry->first, std::move(regions)});

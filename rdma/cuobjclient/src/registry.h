@@ -52,7 +52,7 @@ public:
     // One less, of `owner` if it has one, else of another. The last takes the memory back, which can take seconds.
     Release release(const void* owner, std::uintptr_t address);
 
-    // All of `owner`.
+    // All of `owner`. What cannot be taken back within some seconds altogether goes into quarantine.
     void release_all(const void* owner);
 
     // The registration that has the whole range and begins nearest before it; empty: there is none.
@@ -85,7 +85,7 @@ private:
     using Clock = std::chrono::steady_clock;
 
     Entries::iterator settled(std::unique_lock<std::mutex>& lock, std::uintptr_t address);
-    Release close(std::unique_lock<std::mutex>& lock, Entries::iterator entry);
+    Release close(std::unique_lock<std::mutex>& lock, Entries::iterator entry, bool try_now = true);
     Release retry(std::unique_lock<std::mutex>& lock, std::uintptr_t address);
     static bool revoke(std::vector<Region>& regions) noexcept;
 

@@ -114,6 +114,21 @@ TEST_F(RegistryTest, EachOwnerHasItsOwn) {
     EXPECT_EQ(registry.release(&second, 1000), Release::released);
 }
 
+TEST_F(RegistryTest, ManyOfOneOwnerShareTheirPatience) {
+    for (std::uintptr_t address = 1000; address < 1000 + 30; ++address) {
+        add(address, 1);
+    }
+    state->sure = false;
+    state->on_revoke = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1300)); };
+    registry.release_all(nullptr);
+    state->on_revoke = [] {};
+    EXPECT_LE(state->revocations, 5);
+    EXPECT_EQ(registry.gauges().quarantined, 30U);
+    state->sure = true;
+    EXPECT_EQ(registry.release(nullptr, 1000), Release::released);
+    EXPECT_EQ(registry.gauges().quarantined, 29U);
+}
+
 TEST_F(RegistryTest, OneOwnerCanReleaseWhatAnotherRegistered) {
     const int first = 0;
     const int second = 0;
