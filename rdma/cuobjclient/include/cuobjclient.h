@@ -2,8 +2,8 @@
  * The client interface of cuObject, as its specification describes it ("cuObjClient API Specification"). Programs that
  * were compiled for that library find the same names, types and calling conventions here.
  *
- * A cuObjClient makes memory reachable for a server and tells, for each transfer, the token that the S3 request carries.
- * Requests are the caller's: the callbacks, or whoever asked for a token, send them.
+ * A cuObjClient makes memory reachable for a server and tells, for each transfer, the token that the S3 request
+ * carries. Requests are the caller's: the callbacks, or whoever asked for a token, send them.
  *
  * Any thread may call anything. Nothing throws. After a fork the child's calls work on memory that the child registers.
  */
@@ -49,8 +49,8 @@ typedef struct cufileRDMAInfo {
 
 /*
  * What cuObjGet and cuObjPut call, on the caller's thread: `size` bytes at `ptr`, `offset` as it was given. They return
- * the bytes moved, or a negative errno. A callback may take a copy of the token and send the request later: the token is
- * good as long as the memory is registered.
+ * the bytes moved, or a negative errno. A callback may take a copy of the token and send the request later: the token
+ * is good as long as the memory is registered.
  */
 typedef struct CUObjIOOps {
     ssize_t (*get)(const void* handle, char* ptr, size_t size, loff_t offset, const cufileRDMAInfo_t* rdma_info);
@@ -62,17 +62,17 @@ public:
     /* `ops` is copied. Never fails: ask isConnected(). */
     cuObjClient(CUObjOps_t& ops, cuObjProto_t proto = CUOBJ_PROTO_RDMA_DC_V1);
 
-    /* Takes back what this client registered and did not release; waits for the server as cuMemObjPutDescriptor does. */
+    /* Takes back what this client registered and did not release; that can take some seconds. */
     ~cuObjClient();
 
     cuObjClient(const cuObjClient&) = delete;
     cuObjClient& operator=(const cuObjClient&) = delete;
 
     /*
-     * Registers `size` bytes at `ptr`, at most CUOBJ_MAX_MEMORY_REG_SIZE. They must stay mapped until they are released.
-     * Registering an address again counts, and may name more bytes than before. All clients of a process share them.
-     * CU_OBJ_FAIL: a null pointer, size 0, too large, not mapped, managed memory, or no transport takes it; the log
-     * says why.
+     * Registers `size` bytes at `ptr`, at most CUOBJ_MAX_MEMORY_REG_SIZE. They must stay mapped until they are
+     * released. Registering an address again counts, and may name more bytes than before. All clients of a process
+     * share them. CU_OBJ_FAIL: a null pointer, size 0, too large, not mapped, managed memory, or no transport takes it;
+     * the log says why.
      */
     cuObjErr_t cuMemObjGetDescriptor(void* ptr, size_t size);
 

@@ -14,8 +14,8 @@ namespace s3verbs {
 // for each one that was passed over.
 std::unique_ptr<Transport> make_verbs_transport(const Config& config);
 
-// The memory's type by the CUDA driver; system where there is no driver, or when it does not know the address. Loads the
-// driver at most once; creates no CUDA context. Never throws.
+// The memory's type by the CUDA driver; system where there is no driver, or when it does not know the address. Loads
+// the driver at most once; creates no CUDA context. Never throws.
 MemoryType memory_type_of(const void* address) noexcept;
 
 // Type, GPU and dma-buf of the memory. Throws TransportError.

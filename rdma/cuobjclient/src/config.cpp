@@ -121,7 +121,8 @@ std::uint64_t parse_dc_key(std::string_view text) {
     std::uint64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, is_hex ? 16 : 10);
     if (error != std::errc() || end != digits.data() + digits.size()) {
-        throw ConfigError("the DC key is " + quoted(text) + "; it must be a number of at most 64 bits, as in 0xffeeddcc");
+        throw ConfigError("the DC key is " + quoted(text) +
+                          "; it must be a number of at most 64 bits, as in 0xffeeddcc");
     }
     return value;
 }

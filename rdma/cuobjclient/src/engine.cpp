@@ -100,7 +100,8 @@ bool Engine::release(const void* owner, void* address) noexcept {
             case Registry::Release::unsure:
                 break;
         }
-        log_sparsely(LogLevel::error, "the server did not let go of released memory in time: it must not be used again yet");
+        log_sparsely(LogLevel::error,
+                     "the server did not let go of released memory in time: it must not be used again yet");
     } catch (const std::exception& error) {
         log_sparsely(LogLevel::error, std::string("releasing memory: ") + error.what());
     }
@@ -124,8 +125,7 @@ std::string Engine::token(const void* address, std::size_t size) {
         if (!selection_) {
             throw EngineError(EIO, broken_);
         }
-        const auto found =
-            size == 0 ? std::nullopt : registry_.find(reinterpret_cast<std::uintptr_t>(address), size);
+        const auto found = size == 0 ? std::nullopt : registry_.find(reinterpret_cast<std::uintptr_t>(address), size);
         if (!found) {
             throw EngineError(EINVAL, "the memory is not within one registration", range(address, size));
         }

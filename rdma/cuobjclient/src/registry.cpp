@@ -43,8 +43,8 @@ Registry::~Registry() {
         }
     }
     if (left != 0) {
-        log(LogLevel::error, std::to_string(left) + " registrations could not be taken back: a server may still touch "
-                                                    "their memory");
+        log(LogLevel::error,
+            std::to_string(left) + " registrations could not be taken back: a server may still touch their memory");
     }
 }
 

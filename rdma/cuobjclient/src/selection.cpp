@@ -15,7 +15,8 @@ std::shared_ptr<Transport> Selection::for_memory(MemoryType type) {
         return for_host_memory();
     }
     if (config_.transport == TransportChoice::samehost) {
-        throw TransportError("samehost moves host memory only, and this is a GPU's: S3VERBS_TRANSPORT must be auto, dc or rc");
+        throw TransportError(
+            "samehost moves host memory only, and this is a GPU's: S3VERBS_TRANSPORT must be auto, dc or rc");
     }
     return verbs();
 }

@@ -1,11 +1,10 @@
-#include "cuobjclient.h"
-
 #include <gtest/gtest.h>
 
 #include <cerrno>
 #include <cstring>
 #include <thread>
 
+#include "cuobjclient.h"
 #include "fake_gateway.h"
 #include "process_engine.h"
 #include "support.h"

@@ -103,20 +103,19 @@ TEST_P(SelectionTest, TakesTheTransportThatTheOperatorMeant) {
 
 constexpr auto host = MemoryType::system;
 constexpr auto gpu = MemoryType::device;
-INSTANTIATE_TEST_SUITE_P(
-    Table, SelectionTest,
-    ::testing::Values(Choice{TransportChoice::automatic, true, true, true, host, "samehost"},
-                      Choice{TransportChoice::automatic, true, true, true, gpu, "rc"},
-                      Choice{TransportChoice::automatic, true, true, false, host, ""},
-                      Choice{TransportChoice::automatic, false, true, true, host, "rc"},
-                      Choice{TransportChoice::automatic, false, false, true, host, "samehost"},
-                      Choice{TransportChoice::automatic, false, false, true, gpu, ""},
-                      Choice{TransportChoice::automatic, false, false, false, host, ""},
-                      Choice{TransportChoice::samehost, false, true, true, host, "samehost"},
-                      Choice{TransportChoice::samehost, true, true, true, gpu, ""},
-                      Choice{TransportChoice::rc, true, true, true, host, "rc"},
-                      Choice{TransportChoice::rc, true, false, true, host, ""},
-                      Choice{TransportChoice::dc, false, true, true, gpu, "rc"}));
+INSTANTIATE_TEST_SUITE_P(Table, SelectionTest,
+                         ::testing::Values(Choice{TransportChoice::automatic, true, true, true, host, "samehost"},
+                                           Choice{TransportChoice::automatic, true, true, true, gpu, "rc"},
+                                           Choice{TransportChoice::automatic, true, true, false, host, ""},
+                                           Choice{TransportChoice::automatic, false, true, true, host, "rc"},
+                                           Choice{TransportChoice::automatic, false, false, true, host, "samehost"},
+                                           Choice{TransportChoice::automatic, false, false, true, gpu, ""},
+                                           Choice{TransportChoice::automatic, false, false, false, host, ""},
+                                           Choice{TransportChoice::samehost, false, true, true, host, "samehost"},
+                                           Choice{TransportChoice::samehost, true, true, true, gpu, ""},
+                                           Choice{TransportChoice::rc, true, true, true, host, "rc"},
+                                           Choice{TransportChoice::rc, true, false, true, host, ""},
+                                           Choice{TransportChoice::dc, false, true, true, gpu, "rc"}));
 
 TEST_F(EngineTest, IsConnectedForAGpuAloneWhenTheSocketsGatewayIsNotThere) {
     has_samehost = false;

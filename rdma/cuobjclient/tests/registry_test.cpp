@@ -269,10 +269,10 @@ TEST_F(RegistryTest, AgreesWithAModel) {
                         nearest = start;
                     }
                 }
-                const std::string expected = nearest == 0 ? ""
-                                                          : std::to_string(nearest) + "+" +
-                                                                std::to_string(address - nearest) + ":" +
-                                                                std::to_string(size);
+                const std::string expected = nearest == 0
+                                                 ? ""
+                                                 : std::to_string(nearest) + "+" + std::to_string(address - nearest) +
+                                                       ":" + std::to_string(size);
                 EXPECT_EQ(found(address, size), expected);
             }
         }

@@ -89,12 +89,9 @@ TEST_F(HostileTest, SilenceIsNotWaitedForByEveryCallAgain) {
 }
 
 TEST_F(HostileTest, WrongAnswers) {
-    const std::pair<Kind, Kind> wrong[] = {{Kind::hello, Kind::session},
-                                           {Kind::hello, Kind::registered},
-                                           {Kind::proof, Kind::challenge},
-                                           {Kind::proof, Kind::registered},
-                                           {Kind::register_memory, Kind::session},
-                                           {Kind::register_memory, Kind::proof}};
+    const std::pair<Kind, Kind> wrong[] = {
+        {Kind::hello, Kind::session},    {Kind::hello, Kind::registered},        {Kind::proof, Kind::challenge},
+        {Kind::proof, Kind::registered}, {Kind::register_memory, Kind::session}, {Kind::register_memory, Kind::proof}};
     for (const auto& [question, kind] : wrong) {
         reply(question, [kind = kind](const Message& message) { return Reply{{encode(answer_to(message, kind))}}; });
         EXPECT_NE(attempt(), "") << static_cast<int>(question) << " " << static_cast<int>(kind);

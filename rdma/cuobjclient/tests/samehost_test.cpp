@@ -1,5 +1,3 @@
-#include "samehost/samehost_transport.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -10,6 +8,7 @@
 #include <set>
 
 #include "fake_gateway.h"
+#include "samehost/samehost_transport.h"
 #include "support.h"
 
 namespace s3verbs::samehost {
@@ -204,9 +203,7 @@ TEST_F(SameHostTest, TakesNoMemoryOfAGpu) {
 
 TEST_F(SameHostTest, ThousandsOfRegistrationsLeaveNothingBehind) {
     const auto transport = connect();
-    const auto descriptors = [] {
-        return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
-    };
+    const auto descriptors = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}); };
     transport->register_memory(memory()).reset();
     const auto before = descriptors();
     for (int round = 0; round < 3000; ++round) {

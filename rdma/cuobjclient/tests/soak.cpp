@@ -113,9 +113,10 @@ void come_and_go(CUObjOps_t& ops, Totals& totals) {
 }
 
 void report(const char* when, const Holdings& now, const Totals& totals) {
-    std::printf("%-8s %7ld KiB resident  %3ld descriptors  %2ld threads  %9ld transfers  %7ld without a token  %7ld clients\n",
-                when, now.resident, now.descriptors, now.threads, totals.transfers.load(), totals.failures.load(),
-                totals.clients.load());
+    std::printf(
+        "%-8s %7ld KiB resident  %3ld descriptors  %2ld threads  %9ld transfers  %7ld without a token  %7ld clients\n",
+        when, now.resident, now.descriptors, now.threads, totals.transfers.load(), totals.failures.load(),
+        totals.clients.load());
     std::fflush(stdout);
 }
 

@@ -99,10 +99,9 @@ TEST_F(StressTest, ClientsComeAndGo) {
 
 TEST_F(StressTest, TheGatewayIsRestartedUnderTransfers) {
     auto gateway = std::make_unique<FakeGateway>(directory.path() + "/gateway.sock");
-    CUObjOps_t any{[](const void*, char*, size_t size, loff_t, const cufileRDMAInfo_t*) {
-                       return static_cast<ssize_t>(size);
-                   },
-                   nullptr};
+    CUObjOps_t any{
+        [](const void*, char*, size_t size, loff_t, const cufileRDMAInfo_t*) { return static_cast<ssize_t>(size); },
+        nullptr};
     cuObjClient client(any);
     std::atomic<bool> stop{false};
     std::atomic<int> moved{0};

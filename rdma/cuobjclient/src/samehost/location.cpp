@@ -49,8 +49,7 @@ std::vector<Candidate> sockets_in(const Directory& directory) {
     }
     while (const dirent* entry = readdir(listing.get())) {
         const std::string_view name = entry->d_name;
-        if (name.front() != '.' && name.size() > suffix.size() &&
-            name.substr(name.size() - suffix.size()) == suffix) {
+        if (name.front() != '.' && name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix) {
             found.push_back({directory.path + "/" + std::string(name), !directory.is_private});
         }
     }
@@ -111,8 +110,10 @@ Candidate only_live_socket(const std::vector<Directory>& places) {
         throw TransportError("no gateway listens for clients of this machine in " + searched);
     }
     if (live.size() > 1) {
-        throw TransportError("several gateways listen on this machine: name the socket of the endpoint's one in "
-                             "S3VERBS_SOCKET: " + names);
+        throw TransportError(
+            "several gateways listen on this machine: name the socket of the endpoint's one in "
+            "S3VERBS_SOCKET: " +
+            names);
     }
     return std::move(live.front());
 }
