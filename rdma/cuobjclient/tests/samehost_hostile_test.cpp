@@ -145,8 +145,13 @@ TEST_F(HostileTest, AnswersOfOthersAndAnswersThatWereNotAskedFor) {
     });
     const auto transport = connect();
     const auto registration = transport->register_memory(memory);
-    reply(Kind::unregister, [](const Message&) { return Reply{}; });
+    std::uint64_t released = 0;
+    reply(Kind::unregister, [&](const Message& message) {
+        released = message.handle;
+        return Reply{};
+    });
     EXPECT_FALSE(registration->revoke()) << "an UNREGISTERED from before it was asked for says nothing";
+    EXPECT_EQ(released, 5U) << "the handle of the answer, not of the stranger";
     reply(Kind::unregister, [](const Message& message) {
         auto other = answer_to(message, Kind::unregistered);
         other.handle = message.handle + 1;

@@ -38,7 +38,6 @@ public:
 
     // For something new. Takes what has come meanwhile.
     bool usable();
-    bool is_silent() const noexcept { return silent_; }
 
     // Let the gateway reach the memory; the region's handle. Throws LinkLost, Refused.
     std::uint64_t register_memory(std::uint64_t address, std::uint64_t length);

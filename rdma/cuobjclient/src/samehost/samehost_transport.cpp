@@ -150,12 +150,7 @@ std::shared_ptr<Link> SameHostTransport::connected() {
     if (link_ && link_->usable()) {
         return link_;
     }
-    const bool was_silent = link_ && link_->is_silent();
     link_.reset();
-    if (was_silent) {
-        not_before_ = Clock::now() + rest;
-        why_not_ = "the gateway does not answer";
-    }
     if (Clock::now() < not_before_) {
         throw TransportError(socket_.path + ": " + why_not_);
     }
