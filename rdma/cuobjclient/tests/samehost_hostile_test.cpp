@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <random>
 
@@ -145,7 +146,7 @@ TEST_F(HostileTest, AnswersOfOthersAndAnswersThatWereNotAskedFor) {
     });
     const auto transport = connect();
     const auto registration = transport->register_memory(memory);
-    std::uint64_t released = 0;
+    std::atomic<std::uint64_t> released{0};
     reply(Kind::unregister, [&](const Message& message) {
         released = message.handle;
         return Reply{};
