@@ -46,4 +46,10 @@ void Descriptor::close() noexcept {
     descriptor_ = -1;
 }
 
+void Descriptor::release() noexcept {
+    const std::lock_guard lock(fork_mutex());
+    opened().erase(descriptor_);
+    descriptor_ = -1;
+}
+
 }  // namespace s3verbs

@@ -20,6 +20,8 @@ public:
     int get() const noexcept { return descriptor_; }
     explicit operator bool() const noexcept { return descriptor_ >= 0; }
     void close() noexcept;
+    // Gives it up unclosed, and to children too.
+    void release() noexcept;
 
 private:
     int descriptor_ = -1;
