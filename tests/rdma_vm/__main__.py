@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.rdma_vm import guest, kernel, packages
+from tests.rdma_vm import client_build, guest, kernel, packages
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = "tests/rdma_vm"
@@ -53,6 +53,7 @@ def main() -> int:
 
 def _prepare(memory: int) -> tuple[guest.Machine, dict[str, str]]:
     packages.check()
+    library = client_build.build(ROOT)
     cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
@@ -66,6 +67,7 @@ def _prepare(memory: int) -> tuple[guest.Machine, dict[str, str]]:
     environment = {
         "PYTHONPATH": ":".join(path for path in paths if path),
         "S3VERBS_RDMA_VM": "1",
+        **({client_build.LIBRARY: str(library)} if library else {}),
     }
     return machine, environment
 
