@@ -1,8 +1,8 @@
-"""The command `s3verbs`: serve, admin, doctor.
+"""The command `s3verbs`: serve, admin, doctor, client.
 
 Exit codes: 0 done, 1 failed or damage found, 2 cannot start or wrong use.
 
-Imports only the standard library, `config` and `extras`, so that the parent of `serve` stays small.
+Imports little, so that the parent of `serve` stays small.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from s3verbs import __version__
-from s3verbs.gateway import config, extras
+from s3verbs.gateway import client_cli, config, extras
 from s3verbs.gateway.config import ConfigError, Loaded
 from s3verbs.gateway.listening import StartError
 
@@ -101,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         "--endpoint", metavar="URL", help="examine a machine that runs clients: what they get from this endpoint"
     )
     doctor.set_defaults(run=_doctor)
+    client_cli.add_parsers(commands)
     return parser
 
 

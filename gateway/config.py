@@ -22,6 +22,9 @@ PREFIX = "S3VERBS_"
 SECRET = frozenset({"root_secret_key"})
 NO_FLAG = frozenset({"root_access_key", "root_secret_key"})
 """Settings without a command-line flag: other users of a machine can read a command line."""
+CLIENT_VARIABLES = frozenset({"S3VERBS_TRANSPORT", "S3VERBS_DC_KEY", "S3VERBS_LOG"})
+"""Variables of the client engine (docs/cuobjclient.md), which a server on the same machine may find and does not read.
+S3VERBS_SOCKET and S3VERBS_RDMA_DEVICES mean the same to both."""
 
 
 class ConfigError(Exception):
@@ -214,10 +217,11 @@ FIELDS: Mapping[str, dataclasses.Field[Any]] = {item.name: item for item in data
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and for each name where its value came from."""
+    """Settings, and for each name where its value came from. `ignored` are the variables of clients that are set."""
 
     settings: Settings
     sources: Mapping[str, str]
+    ignored: tuple[str, ...] = ()
 
 
 def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Loaded:
@@ -237,14 +241,14 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
             _known(name, str(file))
             take(name, raw, str(file))
     for variable, text in environment.items():
-        if not variable.startswith(PREFIX) or variable == PREFIX + "CONFIG":
+        if not variable.startswith(PREFIX) or variable == PREFIX + "CONFIG" or variable in CLIENT_VARIABLES:
             continue
         name = variable.removeprefix(PREFIX).lower()
         _known(name, "environment", variable)
         take(name, text, variable)
     for name, raw in flags.items():
         take(name, raw, flag_of(name))
-    return Loaded(Settings(**values), sources)
+    return Loaded(Settings(**values), sources, tuple(sorted(CLIENT_VARIABLES & environment.keys())))
 
 
 def flag_of(name: str) -> str:
@@ -261,7 +265,7 @@ def flag_of(name: str) -> str:
 
 def render(loaded: Loaded) -> str:
     """The effective settings as a TOML file, sources in comments; secrets are not shown."""
-    lines = []
+    lines = [f"# {variable} is set, for clients; it is no setting of the server" for variable in loaded.ignored]
     for name, item in FIELDS.items():
         value = getattr(loaded.settings, name)
         lines.append(f"# {item.metadata['help']}; {item.metadata['allowed']}")

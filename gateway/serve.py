@@ -20,6 +20,7 @@ from s3verbs.gateway.listening import StartError, bind, lock_data
 from s3verbs.gateway.metrics_directory import metrics_directory
 from s3verbs.gateway.setting_types import Address
 from s3verbs.gateway.supervisor import Supervisor, WorkerSeat
+from s3verbs.rdma.nixl.lmcache import Storage, over_http
 from s3verbs.rdma.samehost.location import bind_socket
 from s3verbs.rdma.samehost.sessions import SessionService
 from s3verbs.rdma.samehost.table import SessionTable
@@ -123,30 +124,14 @@ def _reachable(address: Address) -> Address:
 
 
 def _lmcache(settings: Settings, endpoint: str, first: dict[str, str]) -> str:
-    bucket = settings.buckets[0].name if settings.buckets else "kvcache"
-    secret = first["secret_key"] or settings.root_secret_key or "<the secret key shown at the first start>"
-    # JSON strings are YAML strings: a key such as 12345 or one with a # must not be read as something else.
-    return f"""# lmcache.yaml
-chunk_size: 256
-local_cpu: false
-max_local_cpu_size: 1        # GB of host memory that NIXL reads and writes; several chunks must fit
-save_unfull_chunk: false
-nixl_buffer_device: cpu
-extra_config:
-  enable_nixl_storage: true
-  nixl_backend: OBJ
-  nixl_pool_size: 0          # dynamic mode: one object per chunk
-  nixl_backend_params:
-    endpoint_override: {endpoint}
-    scheme: {endpoint.partition(":")[0]}
-    access_key: {json.dumps(first["access_key"])}
-    secret_key: {json.dumps(secret)}
-    bucket: {bucket}
-    region: {settings.region}
-    use_virtual_addressing: "false"
-    req_checksum: required
-    num_threads: "4"
-"""
+    storage = Storage(
+        endpoint=endpoint,
+        bucket=settings.buckets[0].name if settings.buckets else "kvcache",
+        region=settings.region,
+        access_key=first["access_key"],
+        secret_key=first["secret_key"] or settings.root_secret_key or "<the secret key shown at the first start>",
+    )
+    return f"# lmcache.yaml\n{over_http(storage)}"
 
 
 def _samehost(settings: Settings, port: int) -> tuple[SessionTable | None, list[SessionService], str]:

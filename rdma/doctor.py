@@ -38,7 +38,7 @@ def server_findings(plan: Plan, survey: Survey) -> Iterator[Finding]:
     if plan.mode == "off":
         yield "info", "RDMA: off (rdma = off); what follows is what `rdma = auto` would find"
     asked = plan.mode != "off"
-    yield from _devices(survey, asked)
+    yield from device_findings(survey, asked)
     yield from _verbs(survey, asked)
     if survey.rails and plan.pool:
         yield _pool_memory(plan.pool, survey, asked)
@@ -72,17 +72,18 @@ def client_findings(endpoint: Endpoint, survey: Survey) -> Iterator[Finding]:
     else:
         where = "this machine" if endpoint.local else "another machine"
         yield "ok", f"endpoint {endpoint.url}: answers at {endpoint.address}, {where}"
-    yield from _devices(survey, True)
+    yield from device_findings(survey)
     yield from _verbs(survey, True)
     if survey.rails:
-        yield _client_memory(survey.machine)
+        yield client_memory_finding(survey.machine)
     yield from _gpu(survey)
     if endpoint.local:
         yield from _same_host_client(survey)
     yield from _what_a_client_gets(endpoint, survey)
 
 
-def _devices(survey: Survey, asked: bool) -> Iterator[Finding]:
+def device_findings(survey: Survey, asked: bool = True) -> Iterator[Finding]:
+    """Every device, port and address, and which are used. `asked`: RDMA is wanted, so a useless pin is a problem."""
     devices = survey.inventory.devices
     if not devices:
         yield "info", "RDMA devices: none in /sys/class/infiniband"
@@ -129,13 +130,18 @@ def _verbs(survey: Survey, asked: bool) -> Iterator[Finding]:
         yield "ok", f"verbs: {survey.verbs}"
     else:
         yield bad, f"verbs: {survey.verbs_problem}"
+    yield from ((bad, text) for text in device_file_obstacles(survey))
+
+
+def device_file_obstacles(survey: Survey) -> Iterator[str]:
+    """What keeps a process of this user from the devices it would use."""
     for rail in survey.rails:
         if rail.device in survey.closed:
-            yield bad, f"{rail.device}: /dev/infiniband/{survey.closed[rail.device]} cannot be opened by this user"
+            yield f"{rail.device}: /dev/infiniband/{survey.closed[rail.device]} cannot be opened by this user"
         elif survey.verbs and rail.device not in survey.seen:
-            yield bad, f"{rail.device}: libibverbs does not see it; apt-get install ibverbs-providers"
+            yield f"{rail.device}: libibverbs does not see it; apt-get install ibverbs-providers"
     if survey.rails and not survey.machine.cm_device:
-        yield bad, "/dev/infiniband/rdma_cm cannot be opened: modprobe rdma_ucm, or give it to the container"
+        yield "/dev/infiniband/rdma_cm cannot be opened: modprobe rdma_ucm, or give it to the container"
 
 
 def _pool_memory(pool: int, survey: Survey, asked: bool) -> Finding:
@@ -153,11 +159,12 @@ def _pool_memory(pool: int, survey: Survey, asked: bool) -> Finding:
     return state, f"{text}; the limit is {_size(limit)}: LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited"
 
 
-def _client_memory(machine: Machine) -> Finding:
+def client_memory_finding(machine: Machine) -> Finding:
+    """Locked memory, for a machine with rails."""
     if machine.locked_memory is None:
         return "ok", "locked memory: no limit for this user"
     return "info", (
-        f"locked memory: the limit is {_size(machine.locked_memory)}; larger buffers cannot be registered for RC "
+        f"locked memory: the limit is {_size(machine.locked_memory)}; larger buffers cannot be registered "
         "(ulimit -l unlimited, or --ulimit memlock=-1 of a container)"
     )
 

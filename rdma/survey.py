@@ -99,12 +99,13 @@ def survey(
         verbs_problem=problem,
         seen=seen,
         closed=closed,
-        sockets=tuple(_try(place) for place in candidates(port, socket_path)),
+        sockets=tuple(try_socket(place) for place in candidates(port, socket_path)),
         uid=os.geteuid(),
     )
 
 
-def _try(place: Candidate) -> SocketPlace:
+def try_socket(place: Candidate) -> SocketPlace:
+    """Connect to the socket at a place and see whose it is."""
     if not place.path.exists():
         return SocketPlace(place.path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:

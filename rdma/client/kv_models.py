@@ -30,6 +30,10 @@ CHUNK_SIZE = 256
 """Tokens in a chunk, LMCache's default: one object each."""
 
 
+SHAPE = ("layers", "kv_heads", "head_dim")
+"""The numbers of a model, as fields of KvModel."""
+
+
 @dataclass(frozen=True, slots=True)
 class KvModel:
     """What the size of a model's KV cache follows from. `kv_heads` is of the whole model, before it is split."""
@@ -41,7 +45,7 @@ class KvModel:
     dtype_bytes: int = 2
 
     def __post_init__(self) -> None:
-        for field in ("layers", "kv_heads", "head_dim", "dtype_bytes"):
+        for field in (*SHAPE, "dtype_bytes"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field.replace('_', '-')} {getattr(self, field)}: must be at least 1")
 

@@ -117,6 +117,24 @@ def test_unknown_settings_are_refused_with_a_suggestion(tmp_path: Path) -> None:
         load(None, {"S3VERBS_LISTN": "x"}, {})
 
 
+def test_the_variables_of_clients_on_the_same_machine_are_left_alone() -> None:
+    """They are not settings, so the server starts; that one of them is not the server's DC key is said."""
+    environment = {"S3VERBS_TRANSPORT": "samehost", "S3VERBS_DC_KEY": "0x1234", "S3VERBS_LOG": "debug"}
+    loaded = load(None, environment, {})
+    assert loaded.settings == load(None, {}, {}).settings
+    said = config.render(loaded)
+    assert "# S3VERBS_DC_KEY is set, for clients; it is no setting of the server" in said
+    assert "0x1234" not in said
+    with pytest.raises(ConfigError, match=r"S3VERBS_DC_KEYS: unknown setting"):
+        load(None, {"S3VERBS_DC_KEYS": "0x1234"}, {})
+
+
+def test_the_variables_that_clients_and_servers_share_mean_the_same_to_both() -> None:
+    loaded = load(None, {"S3VERBS_SOCKET": "/run/gateway.sock", "S3VERBS_RDMA_DEVICES": "mlx5_0:1:3, mlx5_1"}, {})
+    assert loaded.settings.socket == "/run/gateway.sock"
+    assert loaded.settings.rdma_devices == ("mlx5_0:1:3", "mlx5_1")
+
+
 def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load(tmp_path / "absent.toml", {}, {})

@@ -1,0 +1,220 @@
+"""What `s3verbs client env` says: whether NIXL's accelerated engine would run here, and with what.
+
+Yields (state, text) pairs like `s3verbs.rdma.doctor`; a problem is what keeps the engine from loading or from moving
+bytes, and its text says what would change that.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from s3verbs.rdma import doctor
+from s3verbs.rdma.doctor import Finding
+from s3verbs.rdma.machine import Attach, Machine
+from s3verbs.rdma.nixl import cufile, loader, wheel
+from s3verbs.rdma.nixl.loader import LIBRARY, LoaderUnavailable, Loading
+from s3verbs.rdma.nixl.wheel import Plugin
+from s3verbs.rdma.samehost.location import VARIABLE as SOCKET_VARIABLE
+from s3verbs.rdma.samehost.location import Candidate, candidates
+from s3verbs.rdma.survey import Endpoint, Survey, try_socket
+from s3verbs.rdma.verbs.device import Rail
+
+TRANSPORTS = ("auto", "dc", "rc", "samehost")
+CHECKOUT = Path(__file__).resolve().parents[2]
+CACHE_BYTES = 1 << 30
+"""A limit of locked memory below this is too low for any KV cache."""
+
+_BUILD = "make client in a checkout builds it (docs/cuobjclient.md)"
+
+
+def find_library(given: Path | None = None) -> Path:
+    """The engine: in `given`, a folder or the file itself; else in this checkout's build folder, this installation's
+    prefix, or the usual prefixes. Raises FileNotFoundError, whose text names the places."""
+    if given is not None:
+        places = [given if given.name == LIBRARY else given / LIBRARY]
+    else:
+        prefixes = dict.fromkeys((sys.prefix, "/usr/local", "/opt/s3verbs", "/usr"))
+        places = [
+            CHECKOUT / "build" / "client" / "lib" / LIBRARY,
+            *(Path(prefix) / "lib" / "s3verbs" / LIBRARY for prefix in prefixes),
+        ]
+    for place in places:
+        if place.is_file():
+            return place.absolute()
+    raise FileNotFoundError(f"no {LIBRARY} in {', '.join(str(place.parent) for place in places)}: {_BUILD}")
+
+
+def export_line(library: Path) -> str:
+    """For `eval` in any POSIX shell. Raises ValueError for a folder that LD_LIBRARY_PATH cannot name."""
+    folder = str(library.parent)
+    if set(folder) & set(":;$\n"):
+        raise ValueError(f"{folder}: {loader.VARIABLE} cannot name a folder with : ; $ or a line break in it")
+    quoted = "'" + folder.replace("'", "'\\''") + "'"
+    return f'export {loader.VARIABLE}={quoted}"${{{loader.VARIABLE}:+:${loader.VARIABLE}}}"'
+
+
+def load_findings(
+    library: Path, plugins: Sequence[Plugin], environment: Mapping[str, str] = os.environ
+) -> Iterator[Finding]:
+    """Whether the plugins would load with this library first in LD_LIBRARY_PATH."""
+    try:
+        absent = loader.lacks(library)
+    except LoaderUnavailable as error:
+        yield "problem", f"{library}: does not load: {error}"
+        return
+    if absent:
+        yield "problem", f"{library}: lacks {_members(absent)}: it is not a whole build; {_BUILD}"
+    else:
+        yield "ok", f"{library}: loads, and has what NIXL's plugin needs"
+    if not plugins:
+        yield "problem", "NIXL: no wheel in this interpreter: pip install nixl-cu13, or name vLLM's with --nixl PYTHON"
+    with_library = loader.with_library(library.parent, environment)
+    readings = []
+    for plugin in plugins:
+        try:
+            readings.append((plugin, loader.examine(plugin.path, with_library)))
+        except LoaderUnavailable as error:
+            yield "problem", f"{plugin}: {plugin.path}: {error}"
+    accelerated = any(loading.needs_engine for _, loading in readings)
+    for plugin, loading in readings:
+        if loading.needs_engine or not accelerated:
+            yield from _plugin(plugin, loading, library)
+        else:
+            yield (
+                "info",
+                f"{plugin}: has no accelerated engine; NIXL takes it where torch is built for its CUDA: "
+                f"pip uninstall {plugin.name}",
+            )
+
+
+def _plugin(plugin: Plugin, loading: Loading, library: Path) -> Iterator[Finding]:
+    if not loading.needs_engine:
+        yield "problem", f"{plugin}: its OBJ plugin has no accelerated engine: pip install nixl-cu13, 1.5 or later"
+    for name in loading.missing:
+        yield "problem", f"{plugin}: {name} is not found{_advice(name)}"
+    for name in loading.versions:
+        yield "problem", f"{plugin}: needs {name}: this system is too old for that build"
+    if loading.undefined:
+        yield "problem", f"{plugin}: no library has {_members(loading.undefined)}: build a newer {LIBRARY}"
+    if not loading.needs_engine:
+        return
+    if loading.library is None:
+        yield "problem", f"{plugin}: {LIBRARY} is not found, although {library} is there: is it of this machine's kind?"
+    elif not loading.library.samefile(library):
+        yield (
+            "problem",
+            f"{plugin}: takes {loading.library}, in a folder that its RPATH names before {loader.VARIABLE}: "
+            "move it away",
+        )
+    elif loading.loads:
+        yield "ok", f"{plugin}: its OBJ plugin loads and takes {loading.library}"
+
+
+def _members(symbols: Sequence[str]) -> str:
+    shown = [loader.readable(name) for name in symbols]
+    return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")
+
+
+def _advice(name: str) -> str:
+    packages = {"libibverbs.so.1": "libibverbs1", "librdmacm.so.1": "librdmacm1"}
+    return f": apt-get install {packages[name]}" if name in packages else ""
+
+
+def environment_findings(survey: Survey, environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """What the engine's variables say, and what they point at."""
+    if (transport := environment.get("S3VERBS_TRANSPORT", "auto")) not in TRANSPORTS:
+        yield "problem", f"S3VERBS_TRANSPORT is {transport!r}; it can be {', '.join(TRANSPORTS)}"
+    if named := environment.get(wheel.DIRECTORY_VARIABLE):
+        yield "info", f"{wheel.DIRECTORY_VARIABLE} is {named}: NIXL looks for its plugins there and nowhere else"
+    if not (path := environment.get(cufile.VARIABLE)):
+        yield "info", f"{cufile.VARIABLE} is not set: every RDMA device is used"
+        return
+    try:
+        document = cufile.read(Path(path))
+        addresses = cufile.addresses_of(document)
+    except cufile.CufileError as error:
+        yield "problem", f"{cufile.VARIABLE}: {path}: {error}"
+        return
+    yield "ok", f"{cufile.VARIABLE}: {path} is read"
+    for address in addresses:
+        if not any(_is_at(rail, address) for rail in survey.rails):
+            yield "problem", f"{path}: rdma_dev_addr_list has {address}, which no RDMA device here has"
+
+
+def _is_at(rail: Rail, address: str) -> bool:
+    return address.partition("%")[0] in (str(rail.address).partition("%")[0], rail.device, rail.netdev)
+
+
+def machine_findings(survey: Survey, environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """What the engine could use here: devices, locked memory, GPU memory, the gateway's socket."""
+    transport = environment.get("S3VERBS_TRANSPORT", "auto")
+    yield from doctor.device_findings(survey)
+    if transport != "samehost":
+        yield from (("problem", text) for text in doctor.device_file_obstacles(survey))
+        if survey.rails:
+            yield _locked_memory(survey.machine)
+    if transport in ("dc", "rc") and not survey.rails:
+        yield "problem", f"S3VERBS_TRANSPORT is {transport}, and no RDMA device can be used"
+    if transport == "dc" and survey.rails and (obstacle := doctor.dc_obstacle(survey)):
+        yield "problem", f"S3VERBS_TRANSPORT is dc: {obstacle}; use rc"
+    yield from _gpu_memory(survey)
+    needed = transport == "samehost" or (transport == "auto" and not survey.rails)
+    yield from _sockets(survey.machine, environment, needed=needed)
+
+
+def _locked_memory(machine: Machine) -> Finding:
+    state, text = doctor.client_memory_finding(machine)
+    low = machine.locked_memory is not None and machine.locked_memory < CACHE_BYTES
+    return ("problem" if low else state), text
+
+
+def _gpu_memory(survey: Survey) -> Iterator[Finding]:
+    """The engine has no staging: GPU memory that no device can reach is refused."""
+    for gpu in survey.machine.gpus:
+        name = f"GPU memory: {gpu.driver} {gpu.version}".rstrip()
+        if not survey.rails:
+            yield "info", f"{name}: without an RDMA device it cannot be registered; nixl_buffer_device: cpu"
+        elif gpu.open_module and survey.machine.dmabuf_regions:
+            yield "ok", f"{name}: by dma-buf, where the RDMA driver can (mlx5, irdma, bnxt_re; not Soft-RoCE)"
+        elif gpu.peer_memory:
+            yield "ok", f"{name}: by nvidia_peermem"
+        else:
+            yield "info", f"{name}: modprobe nvidia_peermem, or the open kernel modules and Linux 5.12; else use cpu"
+
+
+def _sockets(machine: Machine, environment: Mapping[str, str], *, needed: bool) -> Iterator[Finding]:
+    if needed and machine.attach is Attach.NONE:
+        yield "problem", "same host: Yama ptrace_scope is 3, so no process can reach another's memory"
+    found = [try_socket(place) for place in socket_places(environment)]
+    live = [place for place in found if not place.problem]
+    for place in found:
+        yield ("info" if place.problem else "ok"), f"same host: {place.path}: {place.problem or 'a gateway answers'}"
+    bad = "problem" if needed else "info"
+    if len(live) > 1:
+        yield (
+            bad,
+            f"same host: {len(live)} gateways answer, and the engine cannot choose: name one in {SOCKET_VARIABLE}",
+        )
+    elif not live:
+        places = dict.fromkeys(str(place.path.parent) for place in candidates(0, None, environment))
+        yield bad, f"same host: no gateway's socket in {', '.join(places)}: start one here, or use an RDMA device"
+
+
+def socket_places(environment: Mapping[str, str] = os.environ) -> list[Candidate]:
+    """Where something is that may be a gateway's socket, whatever its port: S3VERBS_SOCKET, or all *.sock."""
+    if environment.get(SOCKET_VARIABLE):
+        return [place for place in candidates(0, None, environment) if place.path.exists()]
+    return [
+        Candidate(path, place.mode)
+        for place in candidates(0, None, environment)
+        for path in sorted(place.path.parent.glob("*.sock"))
+    ]
+
+
+def endpoint_finding(endpoint: Endpoint) -> Finding:
+    """Whether the S3 endpoint answers."""
+    if endpoint.problem:
+        return "problem", f"endpoint {endpoint.url}: {endpoint.problem}"
+    where = "this machine" if endpoint.local else "another machine"
+    return "ok", f"endpoint {endpoint.url}: answers at {endpoint.address}, {where}"
