@@ -38,7 +38,11 @@ def env(options: argparse.Namespace) -> int:
     return int(any(state == "problem" for state, _ in findings))
 
 
-def _machine(endpoint: str | None) -> Iterator[Finding]:
+def _machine(url: str | None) -> Iterator[Finding]:
+    try:
+        endpoint = find_endpoint(url) if url is not None else None
+    except ValueError as error:
+        raise ConfigError(f"endpoint: {error}") from None
     pins = [pin.strip() for pin in os.environ.get("S3VERBS_RDMA_DEVICES", "").split(",") if pin.strip()]
     try:
         found = survey(pins)
@@ -46,12 +50,9 @@ def _machine(endpoint: str | None) -> Iterator[Finding]:
         yield "problem", f"S3VERBS_RDMA_DEVICES: {error}"
         found = survey()
     yield from readiness.environment_findings(found)
-    yield from readiness.machine_findings(found)
+    yield from readiness.machine_findings(found, port=endpoint.port if endpoint and endpoint.local else None)
     if endpoint is not None:
-        try:
-            yield readiness.endpoint_finding(find_endpoint(endpoint))
-        except ValueError as error:
-            raise ConfigError(f"endpoint: {error}") from None
+        yield readiness.endpoint_finding(endpoint)
 
 
 def lmcache_config(options: argparse.Namespace) -> int:

@@ -19,10 +19,26 @@ def build(target: Path, source: str, *flags: str) -> Path:
     return target
 
 
-def engine(folder: Path, symbols: Iterable[str] = tuple(SYMBOLS), *flags: str) -> Path:
-    """libcuobjclient.so.1 with these symbols, which do nothing."""
-    source = "".join(f"void {name}(void) {{}}\n" for name in symbols)
-    return build(folder / LIBRARY, source, f"-Wl,-soname,{LIBRARY}", *flags)
+def engine(folder: Path, symbols: Iterable[str] = tuple(SYMBOLS), *, interface: str = "") -> Path:
+    """libcuobjclient.so.1 with these symbols, which do nothing, and with the functions of `interface`."""
+    source = interface + "".join(f"void {name}(void) {{}}\n" for name in symbols)
+    return build(folder / LIBRARY, source, f"-Wl,-soname,{LIBRARY}")
+
+
+def interface(token: str = "", error: str = "", start: str = "") -> str:
+    """s3verbs.h as C source: every token is that one, or nothing works for that reason. `start` is done first."""
+    failed = -1 if error else 0
+    return f"""
+#include <stdio.h>
+int s3verbs_init(void) {{ {start} fputs("s3verbs: info: one line\\n", stderr); return {failed}; }}
+int s3verbs_register(void* address, size_t size) {{ return {failed}; }}
+int s3verbs_token(const void* address, size_t size, char* token, size_t room) {{
+    return snprintf(token, room, "%s", "{token}") < 0;
+}}
+int s3verbs_release(void* address) {{ return 0; }}
+void s3verbs_shutdown(void) {{}}
+const char* s3verbs_error(void) {{ return "{error}"; }}
+"""
 
 
 def plugin(folder: Path, built_with: Path | None, symbols: Iterable[str] = tuple(SYMBOLS), *flags: str) -> Path:

@@ -4,12 +4,10 @@ The loader is asked, not modelled: `ldd -r` is its own dry run, with RPATH, LD_L
 versions as they will be, and it runs no code of the plugin. See docs/decisions/ask-the-loader.md.
 """
 
-import json
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,24 +109,3 @@ def _understand(text: str) -> Loading:
 def readable(symbol: str) -> str:
     """A symbol as a C++ programmer writes it, where it is one of the engine's."""
     return f"cuObjClient::{SYMBOLS[symbol]}" if symbol in SYMBOLS else symbol
-
-
-_PROBE = """
-import ctypes, json, sys
-library = ctypes.CDLL(sys.argv[1], mode=2)
-print(json.dumps([name for name in sys.argv[2:] if not hasattr(library, name)]))
-"""
-
-
-def lacks(library: Path, symbols: Sequence[str] = tuple(SYMBOLS)) -> list[str]:
-    """The symbols that a library does not have. It is opened in a process of its own, which may fail: raises
-    LoaderUnavailable with the loader's words."""
-    command = [sys.executable, "-I", "-c", _PROBE, str(library), *symbols]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_PATIENCE)  # noqa: S603
-    except (OSError, subprocess.SubprocessError) as error:
-        raise LoaderUnavailable(str(error)) from None
-    if answer.returncode:
-        said = answer.stderr.strip().splitlines()
-        raise LoaderUnavailable(said[-1].removeprefix("OSError: ") if said else f"exit code {answer.returncode}")
-    return [str(name) for name in json.loads(answer.stdout.strip().splitlines()[-1])]

@@ -14,13 +14,13 @@ from s3verbs.rdma.doctor import Finding
 from s3verbs.rdma.machine import Attach, Machine
 from s3verbs.rdma.nixl import cufile, loader, wheel
 from s3verbs.rdma.nixl.loader import LIBRARY, LoaderUnavailable, Loading
+from s3verbs.rdma.nixl.trial import EngineUnusable, try_engine
 from s3verbs.rdma.nixl.wheel import Plugin
 from s3verbs.rdma.samehost.location import VARIABLE as SOCKET_VARIABLE
 from s3verbs.rdma.samehost.location import Candidate, candidates
 from s3verbs.rdma.survey import Endpoint, Survey, try_socket
 from s3verbs.rdma.verbs.device import Rail
 
-TRANSPORTS = ("auto", "dc", "rc", "samehost")
 CHECKOUT = Path(__file__).resolve().parents[2]
 CACHE_BYTES = 1 << 30
 """A limit of locked memory below this is too low for any KV cache."""
@@ -57,19 +57,26 @@ def export_line(library: Path) -> str:
 def load_findings(
     library: Path, plugins: Sequence[Plugin], environment: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
-    """Whether the plugins would load with this library first in LD_LIBRARY_PATH."""
+    """Whether the engine works, and the plugins would load with it first in LD_LIBRARY_PATH."""
+    with_library = loader.with_library(library.parent, environment)
     try:
-        absent = loader.lacks(library)
-    except LoaderUnavailable as error:
-        yield "problem", f"{library}: does not load: {error}"
+        trial = try_engine(library, with_library)
+    except EngineUnusable as error:
+        yield "problem", f"{library}: {error}"
         return
-    if absent:
-        yield "problem", f"{library}: lacks {_members(absent)}: it is not a whole build; {_BUILD}"
+    if trial.lacks:
+        yield "problem", f"{library}: lacks {_members(trial.lacks)}: it is not a whole build; {_BUILD}"
     else:
         yield "ok", f"{library}: loads, and has what NIXL's plugin needs"
+    yield from (("info", f"engine: {line.removeprefix('s3verbs: ')}") for line in trial.log)
+    if not trial.ours:
+        yield "info", f"{library}: is not s3verbs' engine; whether it finds a transport is not known"
+    elif trial.error:
+        yield "problem", f"engine: {trial.error}"
+    else:
+        yield "ok", f"engine: host memory goes by {trial.way}"
     if not plugins:
         yield "problem", "NIXL: no wheel in this interpreter: pip install nixl-cu13, or name vLLM's with --nixl PYTHON"
-    with_library = loader.with_library(library.parent, environment)
     readings = []
     for plugin in plugins:
         try:
@@ -122,9 +129,7 @@ def _advice(name: str) -> str:
 
 
 def environment_findings(survey: Survey, environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """What the engine's variables say, and what they point at."""
-    if (transport := environment.get("S3VERBS_TRANSPORT", "auto")) not in TRANSPORTS:
-        yield "problem", f"S3VERBS_TRANSPORT is {transport!r}; it can be {', '.join(TRANSPORTS)}"
+    """Where NIXL looks for plugins, and what cufile.json says of this machine."""
     if named := environment.get(wheel.DIRECTORY_VARIABLE):
         yield "info", f"{wheel.DIRECTORY_VARIABLE} is {named}: NIXL looks for its plugins there and nowhere else"
     if not (path := environment.get(cufile.VARIABLE)):
@@ -146,21 +151,21 @@ def _is_at(rail: Rail, address: str) -> bool:
     return address.partition("%")[0] in (str(rail.address).partition("%")[0], rail.device, rail.netdev)
 
 
-def machine_findings(survey: Survey, environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """What the engine could use here: devices, locked memory, GPU memory, the gateway's socket."""
-    transport = environment.get("S3VERBS_TRANSPORT", "auto")
+def machine_findings(
+    survey: Survey, environment: Mapping[str, str] = os.environ, port: int | None = None
+) -> Iterator[Finding]:
+    """What the engine could use here: devices, locked memory, GPU memory, gateways' sockets. `port` is the one of an
+    endpoint on this machine. Which of them it takes is the engine's own word, not said here."""
+    same_host_only = environment.get("S3VERBS_TRANSPORT") == "samehost"
     yield from doctor.device_findings(survey)
-    if transport != "samehost":
+    if survey.rails and not same_host_only:
         yield from (("problem", text) for text in doctor.device_file_obstacles(survey))
-        if survey.rails:
-            yield _locked_memory(survey.machine)
-    if transport in ("dc", "rc") and not survey.rails:
-        yield "problem", f"S3VERBS_TRANSPORT is {transport}, and no RDMA device can be used"
-    if transport == "dc" and survey.rails and (obstacle := doctor.dc_obstacle(survey)):
-        yield "problem", f"S3VERBS_TRANSPORT is dc: {obstacle}; use rc"
+        yield _locked_memory(survey.machine)
     yield from _gpu_memory(survey)
-    needed = transport == "samehost" or (transport == "auto" and not survey.rails)
-    yield from _sockets(survey.machine, environment, needed=needed)
+    if survey.machine.attach is Attach.NONE:
+        bad = "problem" if same_host_only or not survey.rails else "info"
+        yield bad, "same host: Yama ptrace_scope is 3, so no process can reach another's memory"
+    yield from _sockets(environment, port)
 
 
 def _locked_memory(machine: Machine) -> Finding:
@@ -183,22 +188,16 @@ def _gpu_memory(survey: Survey) -> Iterator[Finding]:
             yield "info", f"{name}: modprobe nvidia_peermem, or the open kernel modules and Linux 5.12; else use cpu"
 
 
-def _sockets(machine: Machine, environment: Mapping[str, str], *, needed: bool) -> Iterator[Finding]:
-    if needed and machine.attach is Attach.NONE:
-        yield "problem", "same host: Yama ptrace_scope is 3, so no process can reach another's memory"
+def _sockets(environment: Mapping[str, str], port: int | None) -> Iterator[Finding]:
     found = [try_socket(place) for place in socket_places(environment)]
-    live = [place for place in found if not place.problem]
     for place in found:
         yield ("info" if place.problem else "ok"), f"same host: {place.path}: {place.problem or 'a gateway answers'}"
-    bad = "problem" if needed else "info"
-    if len(live) > 1:
-        yield (
-            bad,
-            f"same host: {len(live)} gateways answer, and the engine cannot choose: name one in {SOCKET_VARIABLE}",
-        )
-    elif not live:
+    if not found:
         places = dict.fromkeys(str(place.path.parent) for place in candidates(0, None, environment))
-        yield bad, f"same host: no gateway's socket in {', '.join(places)}: start one here, or use an RDMA device"
+        yield "info", f"same host: no gateway's socket in {', '.join(places)}"
+    own = [place.path for place in found if not place.problem and place.path.stem == str(port)]
+    if own and sum(not place.problem for place in found) > 1:
+        yield "info", f"same host: the endpoint's gateway is at {own[0]}: export {SOCKET_VARIABLE}={own[0]}"
 
 
 def socket_places(environment: Mapping[str, str] = os.environ) -> list[Candidate]:

@@ -33,17 +33,54 @@ def one(found: Iterator[Finding], part: str) -> Finding:
 
 # -- loading --
 
+DC_TOKEN = "00007f1dc46fd010:00002000:0000abcd:0000:001234:1:00000000000000000000ffff0a4d0001"
+SAMEHOST_TOKEN = "00007f1dc46fd010:00002000:00000000:0000:000000:0:" + "0" * 32 + ":cma1:" + "5ec2e7" * 5 + "00"
+
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
     return make.engine(tmp_path / "engine")
 
 
+def tried(library: Path) -> list[Finding]:
+    """What is said of an engine alone: the plugin is missing."""
+    return [finding for finding in readiness.load_findings(library, []) if not finding[1].startswith("NIXL: ")]
+
+
+@pytest.mark.parametrize(("token", "way"), [(DC_TOKEN, "dc from 10.77.0.1"), (SAMEHOST_TOKEN, "samehost")])
+def test_an_engine_that_makes_a_token(token: str, way: str, tmp_path: Path) -> None:
+    found = tried(make.engine(tmp_path, interface=make.interface(token=token)))
+    assert found[1:] == [("info", "engine: info: one line"), ("ok", f"engine: host memory goes by {way}")]
+    assert "5ec2e7" not in str(found), "a token is a secret"
+
+
+def test_an_engine_without_a_transport_gives_its_reason(tmp_path: Path) -> None:
+    found = tried(make.engine(tmp_path, interface=make.interface(error="no transport: none")))
+    assert found[-1] == ("problem", "engine: no transport: none")
+
+
+def test_an_engine_that_crashes_does_not_take_the_command_along(tmp_path: Path) -> None:
+    (found,) = tried(make.engine(tmp_path, interface=make.interface(start="__builtin_trap();")))
+    assert found[0] == "problem"
+    assert "ends its process with code -4" in found[1]
+
+
+def test_an_engine_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("s3verbs.rdma.nixl.trial._PATIENCE", 1.0)
+    (found,) = tried(make.engine(tmp_path, interface=make.interface(start="for (;;);")))
+    assert found[1].endswith("does not come to an end within 1 s")
+
+
+def test_another_vendors_library_is_not_judged(library: Path) -> None:
+    assert "is not s3verbs' engine" in tried(library)[-1][1]
+    assert tried(library)[-1][0] == "info"
+
+
 def test_a_wheel_that_takes_the_library(library: Path, tmp_path: Path) -> None:
     make.wheel(tmp_path / "packages", "nixl-cu13", "1.5.1", library)
     found = list(readiness.load_findings(library, find_plugins(tmp_path / "packages", {})))
     assert problems(iter(found)) == []
-    assert found[1] == ("ok", f"nixl-cu13 1.5.1: its OBJ plugin loads and takes {library}")
+    assert found[-1] == ("ok", f"nixl-cu13 1.5.1: its OBJ plugin loads and takes {library}")
 
 
 def test_no_wheel_is_a_problem_that_names_both_ways_out(library: Path) -> None:
@@ -88,7 +125,6 @@ def test_a_library_that_does_not_load_ends_there(tmp_path: Path) -> None:
     text.write_text("no ELF")
     (problem,) = readiness.load_findings(text, [Plugin(tmp_path / "p.so", "p")])
     assert problem[0] == "problem"
-    assert "does not load: " in problem[1]
     assert "too short" in problem[1] or "invalid ELF" in problem[1]
 
 
@@ -137,11 +173,6 @@ def test_a_folder_that_the_loader_would_misread_is_refused(folder: str) -> None:
 
 def test_a_plain_machine_has_nothing_to_say_of_variables() -> None:
     assert [state for state, _ in readiness.environment_findings(bare(), {})] == ["info"]
-
-
-def test_an_unknown_transport_is_a_problem() -> None:
-    found = problems(readiness.environment_findings(bare(), {"S3VERBS_TRANSPORT": "tcp"}))
-    assert found == ["S3VERBS_TRANSPORT is 'tcp'; it can be auto, dc, rc, samehost"]
 
 
 def cufile(tmp_path: Path, *addresses: str) -> dict[str, str]:
@@ -201,50 +232,39 @@ def gateways(runtime: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path:
         yield paths
 
 
-def test_without_devices_one_gateway_will_do_and_two_must_be_chosen_from(
+def test_every_gateway_is_listed_and_the_endpoints_own_is_pointed_out(
     gateways: list[Path], runtime: dict[str, str]
 ) -> None:
-    (text,) = problems(readiness.machine_findings(bare(), runtime))
-    assert "2 gateways answer, and the engine cannot choose: name one in S3VERBS_SOCKET" in text
-    named = {**runtime, "S3VERBS_SOCKET": str(gateways[0])}
-    assert problems(readiness.machine_findings(bare(), named)) == []
-    gateways[1].unlink()
     found = list(readiness.machine_findings(bare(), runtime))
-    assert problems(iter(found)) == []
-    assert ("ok", f"same host: {gateways[0]}: a gateway answers") in found
-
-
-def test_with_a_device_the_sockets_are_not_needed(gateways: list[Path], runtime: dict[str, str]) -> None:
-    assert problems(readiness.machine_findings(equipped("mlx5"), runtime)) == []
-    forced = {**runtime, "S3VERBS_TRANSPORT": "samehost"}
-    assert len(problems(readiness.machine_findings(equipped("mlx5"), forced))) == 1
+    assert [text for state, text in found if state == "ok"] == [
+        f"same host: {path}: a gateway answers" for path in gateways
+    ]
+    told = one(readiness.machine_findings(bare(), runtime, port=9001), "the endpoint's gateway")
+    assert told == (
+        "info",
+        f"same host: the endpoint's gateway is at {gateways[1]}: export S3VERBS_SOCKET={gateways[1]}",
+    )
+    named = {**runtime, "S3VERBS_SOCKET": str(gateways[0])}
+    assert not [text for _, text in readiness.machine_findings(bare(), named, port=9001) if str(gateways[1]) in text]
 
 
 def test_a_dead_socket_is_no_gateway(gateways: list[Path], runtime: dict[str, str]) -> None:
     for path in gateways:
         path.unlink()
+    assert "no gateway's socket in" in one(readiness.machine_findings(bare(), runtime), "same host")[1]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
         dead.bind(str(gateways[0]))
-    found = list(readiness.machine_findings(bare(), runtime))
-    assert one(iter(found), str(gateways[0]))[1].endswith("Connection refused")
-    (text,) = problems(iter(found))
-    assert "no gateway's socket in" in text
+    assert one(readiness.machine_findings(bare(), runtime, port=9000), "same host") == (
+        "info",
+        f"same host: {gateways[0]}: Connection refused",
+    )
 
 
 def test_yama_3_leaves_nothing_for_the_same_host() -> None:
-    closed = bare(machine=replace(PLAIN, attach=Attach.NONE))
-    assert "Yama ptrace_scope is 3" in problems(readiness.machine_findings(closed, {"XDG_RUNTIME_DIR": "/nowhere"}))[0]
-
-
-@pytest.mark.parametrize("transport", ["dc", "rc"])
-def test_a_pinned_transport_without_a_device_is_a_problem(transport: str) -> None:
-    found = problems(readiness.machine_findings(bare(), {"S3VERBS_TRANSPORT": transport}))
-    assert f"S3VERBS_TRANSPORT is {transport}, and no RDMA device can be used" in found
-
-
-def test_dc_without_an_mlx5_device_is_a_problem() -> None:
-    found = problems(readiness.machine_findings(equipped("rxe"), {"S3VERBS_TRANSPORT": "dc"}))
-    assert found == ["S3VERBS_TRANSPORT is dc: DC needs an mlx5 device and this is rxe; use rc"]
+    closed = replace(PLAIN, attach=Attach.NONE)
+    nowhere = {"XDG_RUNTIME_DIR": "/nowhere"}
+    assert "Yama ptrace_scope is 3" in problems(readiness.machine_findings(bare(machine=closed), nowhere))[0]
+    assert problems(readiness.machine_findings(equipped("mlx5", machine=closed), nowhere)) == []
 
 
 @pytest.mark.parametrize(("limit", "bad"), [(8 << 20, True), (64 << 30, False), (None, False)])
