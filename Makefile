@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 DATA ?= ./data
 LISTEN ?= 127.0.0.1:9000
+PREFIX ?= /usr/local
 BIN := $(VENV)/bin
 
 ifneq ($(filter command line environment,$(origin PYTHON)),)
@@ -13,7 +14,7 @@ endif
 endif
 endif
 
-.PHONY: serve test test-fast test-e2e test-vllm test-rdma-vm lint environments perf client test-client client-soak clean
+.PHONY: serve test test-fast test-e2e test-vllm test-rdma-vm lint environments perf client client-needs client-install test-client client-soak clean
 
 # The stamp is written last: an environment that was made halfway is made again.
 $(VENV)/.made:
@@ -44,13 +45,13 @@ lint: $(VENV)/.dev
 environments: $(VENV)/.dev
 	$(BIN)/python tests/e2e/environments.py sdk s3fs nixl lmcache
 
-test: lint environments
+test: client lint environments
 	$(BIN)/python -m pytest -m 'not vllm and not slow'
 
 test-fast: $(VENV)/.dev
 	$(BIN)/python -m pytest -m 'not e2e and not vllm and not slow'
 
-test-e2e: environments
+test-e2e: client environments
 	$(BIN)/python -m pytest -m 'e2e and not vllm' tests/e2e
 
 test-vllm: $(VENV)/.dev
@@ -64,24 +65,41 @@ test-rdma-vm: $(VENV)/.dev
 perf: $(VENV)/.dev
 	$(BIN)/python -m conformance.perf $(PERF)
 
-# libcuobjclient.so.1 and its headers, into build/client: rdma/cuobjclient/README.md.
-client:
-	cmake -S rdma/cuobjclient -B build/client/cmake -DCMAKE_INSTALL_PREFIX=$(CURDIR)/build/client -DCMAKE_INSTALL_LIBDIR=lib
+CLIENT_PACKAGES := cmake g++ nlohmann-json3-dev libibverbs-dev librdmacm-dev
+CLIENT_HEADERS := nlohmann/json.hpp infiniband/verbs.h rdma/rdma_cma.h
+
+client-needs:
+	@command -v cmake >/dev/null && \
+	  printf '#include <%s>\n' $(CLIENT_HEADERS) | $(CXX) -E -x c++ - >/dev/null 2>&1 || \
+	  { echo "the client engine needs a compiler and headers: apt-get install $(CLIENT_PACKAGES)" >&2; exit 1; }
+
+# libcuobjclient.so.1 and its headers, into build/client: docs/cuobjclient.md. An sdist has the sources below src only.
+client: client-needs
+	cmake -S src/s3verbs/rdma/cuobjclient -B build/client/cmake -DCMAKE_INSTALL_PREFIX=$(CURDIR)/build/client -DCMAKE_INSTALL_LIBDIR=lib
 	cmake --build build/client/cmake --parallel
 	cmake --install build/client/cmake
+
+build/client/lib/libcuobjclient.so.1:
+	$(MAKE) client
+
+# Not into lib itself: there the loader would find it for every process, in place of NVIDIA's of the same name.
+client-install: | build/client/lib/libcuobjclient.so.1
+	install -d '$(DESTDIR)$(PREFIX)/lib/s3verbs' '$(DESTDIR)$(PREFIX)/include/s3verbs'
+	cp -P build/client/lib/libcuobjclient.so* '$(DESTDIR)$(PREFIX)/lib/s3verbs/'
+	install -m 644 build/client/include/*.h '$(DESTDIR)$(PREFIX)/include/s3verbs/'
 
 # The client engine alone: its tests as they are and under each sanitizer.
 test-client: test-client-plain test-client-address test-client-undefined test-client-thread
 
-test-client-%:
-	cmake -S rdma/cuobjclient -B build/client-test/$* -DS3VERBS_TESTS=ON -DCMAKE_BUILD_TYPE=Debug $(if $(filter-out plain,$*),-DS3VERBS_SANITIZER=$*)
+test-client-%: client-needs
+	cmake -S src/s3verbs/rdma/cuobjclient -B build/client-test/$* -DS3VERBS_TESTS=ON -DCMAKE_BUILD_TYPE=Debug $(if $(filter-out plain,$*),-DS3VERBS_SANITIZER=$*)
 	cmake --build build/client-test/$* --parallel
 	ctest --test-dir build/client-test/$* --output-on-failure --parallel 4
 
 # make client-soak SECONDS=300
 client-soak: SECONDS ?= 1800
-client-soak:
-	cmake -S rdma/cuobjclient -B build/client-soak -DS3VERBS_TESTS=ON
+client-soak: client-needs
+	cmake -S src/s3verbs/rdma/cuobjclient -B build/client-soak -DS3VERBS_TESTS=ON
 	cmake --build build/client-soak --parallel --target soak
 	build/client-soak/tests/soak --seconds $(SECONDS)
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -13,11 +14,16 @@ RUN_LATER = {"s3verbs.gateway.__main__"}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True, text=True)
-    (wheel,) = out.glob("*.whl")
+    return out
+
+
+@pytest.fixture
+def wheel(dist: Path) -> Path:
+    (wheel,) = dist.glob("*.whl")
     return wheel
 
 
@@ -50,6 +56,24 @@ def test_wheel_built_from_the_sdist_holds_every_module_and_all_import(wheel: Pat
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(str(tmp_path))
+
+
+def test_the_client_engine_is_in_the_sdist_and_not_in_the_wheel(dist: Path, wheel: Path, tmp_path: Path) -> None:
+    """What `make client` builds is all there, below src."""
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    engine = unpacked / "src" / "s3verbs" / "rdma" / "cuobjclient"
+    assert files(engine) == files(ROOT / "rdma" / "cuobjclient")
+    assert (engine / "CMakeLists.txt").exists()
+    assert (unpacked / "Makefile").read_text() == (ROOT / "Makefile").read_text()
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if "cuobjclient" in name]
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_client_alone_needs_no_server_library(tmp_path: Path) -> None:

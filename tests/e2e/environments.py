@@ -75,6 +75,11 @@ ENVIRONMENTS: dict[str, Environment] = {
         steps=(Step(("nixl-cu12==1.5.1", "numpy==2.2.6"), bare=True),),
         probe="nixl_cu12._api",
     ),
+    # The CUDA 13 build holds the accelerated engine, and loads only with a libcuobjclient.so.1.
+    "nixl-accelerated": Environment(
+        steps=(Step(("nixl-cu13==1.5.1", "numpy==2.2.6"), bare=True),),
+        probe="nixl_cu13._api",
+    ),
     "lmcache": Environment(
         steps=(
             Step((TORCH,)),

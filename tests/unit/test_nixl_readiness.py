@@ -188,9 +188,14 @@ def test_a_device_of_cufile_json_is_found(name: str, tmp_path: Path) -> None:
     assert found[0][0] == "ok"
 
 
-def test_an_address_of_cufile_json_that_is_elsewhere_is_a_problem(tmp_path: Path) -> None:
-    (text,) = problems(readiness.environment_findings(equipped("mlx5"), cufile(tmp_path, "10.77.0.1", "10.9.9.9")))
-    assert "rdma_dev_addr_list has 10.9.9.9, which no RDMA device here has" in text
+def test_a_cufile_json_for_other_devices_is_a_problem(tmp_path: Path) -> None:
+    said = "rdma_dev_addr_list has 10.9.9.9, which no RDMA device here has"
+    (text,) = problems(readiness.environment_findings(equipped("mlx5"), cufile(tmp_path, "10.9.9.9")))
+    assert said in text
+    one_is_here = readiness.environment_findings(equipped("mlx5"), cufile(tmp_path, "10.77.0.1", "10.9.9.9"))
+    assert one(one_is_here, said)[0] == "info", "it is enough for the engine"
+    same_host = {"S3VERBS_SOCKET": "/run/gateway.sock", **cufile(tmp_path, "10.9.9.9")}
+    assert problems(readiness.environment_findings(bare(), same_host)) == []
 
 
 def test_a_cufile_json_that_cannot_be_used_is_a_problem(tmp_path: Path) -> None:
