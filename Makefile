@@ -4,6 +4,7 @@ VENV ?= .venv
 DATA ?= ./data
 LISTEN ?= 127.0.0.1:9000
 PREFIX ?= /usr/local
+CORES := $(shell nproc)
 BIN := $(VENV)/bin
 
 ifneq ($(filter command line environment,$(origin PYTHON)),)
@@ -43,7 +44,7 @@ lint: $(VENV)/.dev
 
 # Each heavy client lives in a virtual environment of its own under .venvs.
 environments: $(VENV)/.dev
-	$(BIN)/python tests/e2e/environments.py sdk s3fs nixl lmcache
+	$(BIN)/python tests/e2e/environments.py sdk s3fs nixl nixl-accelerated lmcache lmcache-accelerated
 
 test: client lint environments
 	$(BIN)/python -m pytest -m 'not vllm and not slow'
@@ -54,12 +55,14 @@ test-fast: $(VENV)/.dev
 test-e2e: client environments
 	$(BIN)/python -m pytest -m 'e2e and not vllm' tests/e2e
 
-test-vllm: $(VENV)/.dev
-	$(BIN)/python tests/e2e/environments.py vllm
+test-vllm: client $(VENV)/.dev
+	$(BIN)/python tests/e2e/environments.py vllm vllm-accelerated
 	$(BIN)/python -m pytest -m vllm tests/e2e
 
 # A virtual machine with Soft-RoCE devices, the checkout and this virtual environment: docs/rdma-vm.md.
-test-rdma-vm: $(VENV)/.dev
+# The guest has no network: what its tests import is made before.
+test-rdma-vm: client $(VENV)/.dev
+	$(BIN)/python tests/e2e/environments.py nixl-accelerated lmcache-accelerated
 	$(BIN)/python -m tests.rdma_vm $(RDMA_VM)
 
 perf: $(VENV)/.dev
@@ -76,7 +79,7 @@ client-needs:
 # libcuobjclient.so.1 and its headers, into build/client: docs/cuobjclient.md. An sdist has the sources below src only.
 client: client-needs
 	cmake -S src/s3verbs/rdma/cuobjclient -B build/client/cmake -DCMAKE_INSTALL_PREFIX=$(CURDIR)/build/client -DCMAKE_INSTALL_LIBDIR=lib
-	cmake --build build/client/cmake --parallel
+	cmake --build build/client/cmake --parallel $(CORES)
 	cmake --install build/client/cmake
 
 build/client/lib/libcuobjclient.so.1:
@@ -93,8 +96,8 @@ test-client: test-client-plain test-client-address test-client-undefined test-cl
 
 test-client-%: client-needs
 	cmake -S src/s3verbs/rdma/cuobjclient -B build/client-test/$* -DS3VERBS_TESTS=ON -DCMAKE_BUILD_TYPE=Debug $(if $(filter-out plain,$*),-DS3VERBS_SANITIZER=$*)
-	cmake --build build/client-test/$* --parallel
-	ctest --test-dir build/client-test/$* --output-on-failure --parallel 4
+	cmake --build build/client-test/$* --parallel $(CORES)
+	ctest --test-dir build/client-test/$* --output-on-failure --parallel $(CORES)
 
 # make client-soak SECONDS=300
 client-soak: SECONDS ?= 1800
