@@ -2,8 +2,8 @@
 
 Fields: time (RFC 3339, UTC), request_id, remote, method, operation, bucket, key, status, code (S3's error code or ""),
 bytes_in, bytes_out (payload and document bytes over HTTP, without heads), duration_ms, user_agent, access_key,
-rdma (the transport that a token asked for: samehost, rc or dc, or ""), rdma_outcome (moved, declined or failed),
-rdma_reason (of the last two), rdma_device, rdma_bytes, rdma_ms.
+rdma (the transport that a token asked for: samehost, rc or dc, or ""), rdma_dialect (whose header brought it: cuobj or
+nixl), rdma_outcome (moved, declined or failed), rdma_reason (of the last two), rdma_device, rdma_bytes, rdma_ms.
 """
 
 import time
@@ -30,13 +30,14 @@ _FIELDS = (
     "user_agent",
     "access_key",
     "rdma",
+    "rdma_dialect",
     "rdma_outcome",
     "rdma_reason",
     "rdma_device",
     "rdma_bytes",
     "rdma_ms",
 )
-_NO_RDMA = ("", "", "", "", 0, 0.0)
+_NO_RDMA = ("", "", "", "", "", 0, 0.0)
 
 
 class AccessLog:
@@ -72,7 +73,15 @@ class AccessLog:
 
 
 def _rdma(lane: Lane) -> Entry:
-    return (lane.token.transport.value, lane.outcome, lane.reason, lane.device, lane.moved, lane.seconds)
+    return (
+        lane.token.transport.value,
+        lane.dialect.name,
+        lane.outcome,
+        lane.reason,
+        lane.device,
+        lane.moved,
+        lane.seconds,
+    )
 
 
 def timestamp(seconds: float) -> str:

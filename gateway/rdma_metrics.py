@@ -8,6 +8,8 @@ from s3verbs.gateway.rdma_lane import DATA_OPERATIONS, Lanes
 from s3verbs.rdma.fabric import CHUNK
 
 HTTP = "http"
+NOTHING = "none"
+"""The outcome of a request that ended before its payload's turn: no such object, a condition that is not met."""
 
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Seconds of a transfer."""
@@ -31,6 +33,12 @@ class TransferMetrics:
             buckets=BUCKETS,
             registry=registry,
         )
+        self._requests = Counter(
+            "s3verbs_rdma_requests",
+            "Requests with an RDMA token, by the header that brought it and what became of the payload",
+            ("dialect", "outcome"),
+            registry=registry,
+        )
         self._declines = Counter(
             "s3verbs_rdma_declines", "Requests with an RDMA token that were declined", ("reason",), registry=registry
         )
@@ -40,12 +48,15 @@ class TransferMetrics:
         self._pool_waiting = _gauge("s3verbs_rdma_pool_waiting", "Requests that wait for a registered buffer", registry)
         self._connections = _gauge("s3verbs_rdma_connections", "Open RDMA connections", registry)
         self._ways: dict[tuple[str, str], tuple[Counter, Counter]] = {}
+        self._spoken: dict[tuple[str, str], Counter] = {}
 
     def finished(self, exchange: Exchange) -> None:
         operation = exchange.operation
         if operation not in DATA_OPERATIONS:
             return
         lane = exchange.lane
+        if lane is not None:
+            self._request(lane.dialect.name, lane.outcome or NOTHING).inc()
         if lane is None or lane.outcome in ("", "declined"):
             if lane is not None and lane.outcome:
                 self._declines.labels(lane.reason).inc()
@@ -62,6 +73,12 @@ class TransferMetrics:
                 operations.inc()
                 count.inc(lane.moved)
             self._seconds.labels(operation, transport).observe(lane.seconds)
+
+    def _request(self, dialect: str, outcome: str) -> Counter:
+        counter = self._spoken.get((dialect, outcome))
+        if counter is None:
+            counter = self._spoken[dialect, outcome] = self._requests.labels(dialect, outcome)
+        return counter
 
     def _way(self, operation: str, transport: str) -> tuple[Counter, Counter]:
         """Looked up once: it costs more than counting."""

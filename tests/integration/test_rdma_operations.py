@@ -335,7 +335,8 @@ async def declined(gateway: RdmaGateway, token: str, reason: str, **headers: str
     assert b"<PartNumber>" not in listed.body
     await gateway.request("DELETE", f"/{BUCKET}/m?uploadId={upload_id}")
     lines = await gateway.logged()
-    assert {line["rdma_reason"] for line in lines if line["rdma_outcome"] == "declined"} == {reason}
+    refused = [line for line in lines if line["rdma_outcome"] == "declined"]
+    assert {(line["rdma_dialect"], line["rdma_reason"]) for line in refused} == {(name, reason) for name in HEADERS}
 
 
 async def test_declined_where_rdma_is_off(tmp_path: Path) -> None:
@@ -478,17 +479,19 @@ async def test_a_client_that_hangs_up_holds_nothing(tmp_path: Path, step: str, b
     await gateway.stop()
 
 
-async def test_the_log_tells_what_moved(gateway: RdmaGateway) -> None:
+@pytest.mark.parametrize("dialect", HEADERS)
+async def test_the_log_tells_what_moved_and_who_asked(gateway: RdmaGateway, dialect: str) -> None:
     data = pattern(2 * CHUNK)
-    await gateway.put("k", gateway.expose(data))
-    await gateway.get("k", gateway.expose(bytes(len(data))))
+    for method, memory in (("PUT", gateway.expose(data)), ("GET", gateway.expose(bytes(len(data))))):
+        await gateway.request(method, f"/{BUCKET}/k", **{HEADERS[dialect]: str(memory.token)})
     await gateway.stored("k")
     put, get, plain = await gateway.logged()
     for line in (put, get):
-        assert (line["rdma"], line["rdma_outcome"], line["rdma_reason"]) == ("rc", "moved", "")
+        assert (line["rdma"], line["rdma_dialect"]) == ("rc", dialect)
+        assert (line["rdma_outcome"], line["rdma_reason"]) == ("moved", "")
         assert (line["rdma_device"], line["rdma_bytes"], line["bytes_in"], line["bytes_out"]) == (
             *("loopback0", len(data)),
             *(0, 0),
         )
         assert line["rdma_ms"] > 0
-    assert (plain["rdma"], plain["rdma_bytes"], plain["bytes_out"]) == ("", 0, len(data))
+    assert (plain["rdma"], plain["rdma_dialect"], plain["rdma_bytes"], plain["bytes_out"]) == ("", "", 0, len(data))
