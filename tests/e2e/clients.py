@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,8 @@ def client_environment(endpoint: Endpoint, extra: Mapping[str, str] | None = Non
 
 
 class Driver:
-    """A case of a driver script that runs now. Its output is one JSON value a line: events, then the result."""
+    """A case of a driver script that runs now. Its output is one JSON value a line: events, then the result. With
+    `stay` the process waits for further cases, until `finish`. `within` is a command that runs its arguments."""
 
     def __init__(
         self,
@@ -66,10 +67,13 @@ class Driver:
         arguments: Mapping[str, Any],
         extra: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        stay: bool = False,
+        within: Sequence[str] = (),
     ) -> None:
         self.name = f"{script}:{case}"
+        self._endpoint = endpoint
         self.process = subprocess.Popen(
-            [str(environments.ensure(environment)), str(HERE / "drivers" / f"{script}.py")],
+            [*within, str(environments.ensure(environment)), str(HERE / "drivers" / f"{script}.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -78,15 +82,27 @@ class Driver:
             cwd=cwd,
             start_new_session=True,
         )
-        request = {"case": case, "endpoint": vars(endpoint), "arguments": arguments}
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(request))
-        self.process.stdin.close()
+        self._send(case, arguments)
+        if not stay:
+            self._no_more()
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._errors: list[str] = []
         self._readers = [threading.Thread(target=target, daemon=True) for target in (self._read, self._read_errors)]
         for reader in self._readers:
             reader.start()
+
+    def _send(self, case: str, arguments: Mapping[str, Any]) -> None:
+        request = {"case": case, "endpoint": vars(self._endpoint), "arguments": arguments}
+        assert self.process.stdin is not None
+        # Of a process that is gone `next` tells more.
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+
+    def _no_more(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -111,17 +127,43 @@ class Driver:
         return json.loads(line)
 
     def result(self, timeout: float = 120) -> Any:
-        """The value of the case; events that nobody asked for are passed over."""
+        """The value of the only case, whose process ends; events that nobody asked for are passed over."""
+        deadline = time.monotonic() + timeout
+        value = self.value(timeout)
+        self._end(deadline, timeout)
+        return value
+
+    def value(self, timeout: float = 120) -> Any:
+        """The value of the case that runs, as `result`, but the process goes on."""
         deadline = time.monotonic() + timeout
         value = self.next(timeout)
         while isinstance(value, dict) and "event" in value:
             value = self.next(max(0.1, deadline - time.monotonic()))
+        return value
+
+    def ask(self, case: str, timeout: float = 120, **arguments: Any) -> Any:
+        """Another case of a process that stays: its value."""
+        self._send(case, arguments)
+        return self.value(timeout)
+
+    def begin(self, case: str, **arguments: Any) -> None:
+        """As `ask`; `next` and `value` tell what becomes of it."""
+        self._send(case, arguments)
+
+    def finish(self, timeout: float = 60) -> str:
+        """Let a process that stays end by itself: what it said on standard error. The test fails when it crashes."""
+        self._no_more()
+        self._end(time.monotonic() + timeout, timeout)
+        if self.process.returncode != 0:
+            self.fail(timeout)
+        return "".join(self._errors)
+
+    def _end(self, deadline: float, timeout: float) -> None:
         try:
             self.process.wait(max(1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.fail(timeout)
         self._readers[1].join(5)
-        return value
 
     def fail(self, timeout: float) -> None:
         if self.process.poll() is None:
@@ -139,6 +181,7 @@ class Driver:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self._no_more()
         for reader in self._readers:
             reader.join(5)
 

@@ -50,14 +50,15 @@ class Endpoint:
 
 @dataclass
 class Server:
-    """One `s3verbs serve` with one data directory. The log holds the output of all its starts; beside it, with
-    `.access` after its name, lies the access log."""
+    """One `s3verbs serve` with one data directory, and `extra` in its environment. The log holds the output of all its
+    starts; beside it, with `.access` after its name, lies the access log."""
 
     data: Path
     log: Path
     workers: int = 2
     options: Sequence[str] = ()
     tls: tuple[Path, Path] | None = None
+    extra: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     health_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
@@ -85,7 +86,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment(),
+                env=environment() | self.extra,
                 start_new_session=True,
             )
         deadline = time.monotonic() + timeout
@@ -141,10 +142,14 @@ class Server:
     def log_text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
+    def requests(self) -> list[dict[str, Any]]:
+        """The lines of the access log so far."""
+        lines = Path(f"{self.log}.access").read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
     def refusals(self) -> list[dict[str, Any]]:
         """The lines of the access log whose status is 400 or more."""
-        lines = Path(f"{self.log}.access").read_text().splitlines()
-        return [entry for entry in map(json.loads, lines) if entry["status"] >= 400]
+        return [entry for entry in self.requests() if entry["status"] >= 400]
 
     def check(self) -> subprocess.CompletedProcess[str]:
         """`s3verbs admin check` on the data directory of the stopped server."""

@@ -1,9 +1,10 @@
-"""What every driver script shares. A script reads one JSON request from standard input,
+"""What every driver script shares. A script reads JSON requests from standard input, one a line,
 
     {"case": NAME, "endpoint": {"url", "access_key", "secret_key", "region", "ca"}, "arguments": {...}}
 
-calls the function of that name, and prints its result as one JSON line. Whatever a client library prints goes to
-standard error. Runs in the environments of the clients, so it imports nothing outside the standard library.
+calls the function of that name, prints its result as one JSON line, and leaves when there are no more requests.
+Whatever a client library prints goes to standard error. Runs in the environments of the clients, so it imports nothing
+outside the standard library.
 """
 
 import hashlib
@@ -18,7 +19,10 @@ from typing import Any
 Case = Callable[..., Any]
 
 CASES: dict[str, Case] = {}
-_output = sys.stdout
+
+# Before a client library is imported: it may print then.
+_output = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
 
 
 def case(function: Case) -> Case:
@@ -41,13 +45,11 @@ def emit(value: Any) -> None:
 
 
 def main(*, leave_at_once: bool = False) -> None:
-    """Run the requested case. With `leave_at_once` no destructor runs: some clients hang in theirs."""
-    global _output
-    _output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    request = json.load(sys.stdin)
-    endpoint = SimpleNamespace(**request["endpoint"])
-    emit(CASES[request["case"]](endpoint, **request["arguments"]))
+    """Run the requested cases. With `leave_at_once` no destructor runs: some clients hang in theirs."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        endpoint = SimpleNamespace(**request["endpoint"])
+        emit(CASES[request["case"]](endpoint, **request["arguments"]))
     if leave_at_once:
         sys.stderr.flush()
         os._exit(0)
