@@ -123,6 +123,7 @@ class Driver:
         except queue.Empty:
             line = None
         if line is None:
+            self._lines.put(None)
             self.fail(timeout)
         return json.loads(line)
 
