@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,18 +40,25 @@ class Step:
 
 @dataclass(frozen=True)
 class Environment:
-    """The steps that make an environment, and a module that must import at the end of them."""
+    """The steps that make an environment, and modules that must import at the end of them. What is installed in `base`,
+    another environment, can be imported too."""
 
     steps: tuple[Step, ...]
     probe: str
+    base: str | None = None
 
     def digest(self) -> str:
         recipe = repr((self.steps, self.probe, sys.version_info[:2]))
+        if self.base:
+            recipe += ENVIRONMENTS[self.base].digest()
         return hashlib.sha256(recipe.encode()).hexdigest()
 
 
 # The `nixl` distribution always depends on the CUDA 13 build and prefers it, so both wheels come without dependencies.
 NIXL = ("nixl-cu12==1.5.1", "nixl==1.5.1")
+# The accelerated engine is in the CUDA 13 build alone. Where both are installed, as by `pip install nixl`, `nixl` takes
+# that one, unless torch was built for CUDA 12.
+ACCELERATED = Step(("nixl-cu13==1.5.1",), bare=True)
 TORCH = "torch==2.13.0"
 
 ENVIRONMENTS: dict[str, Environment] = {
@@ -124,6 +132,7 @@ ENVIRONMENTS: dict[str, Environment] = {
         ),
         probe="nixl._api, lmcache.v1.cache_engine",
     ),
+    "lmcache-accelerated": Environment(steps=(ACCELERATED,), probe="nixl_cu13._api, nixl._api", base="lmcache"),
     "vllm": Environment(
         steps=(
             Step(
@@ -155,12 +164,18 @@ ENVIRONMENTS: dict[str, Environment] = {
         ),
         probe="vllm, lmcache, nixl._api",
     ),
+    "vllm-accelerated": Environment(steps=(ACCELERATED,), probe="nixl_cu13._api, nixl._api", base="vllm"),
 }
 
 
 def python_of(name: str) -> Path:
     """The python of an environment, whether or not it exists yet."""
     return VENVS / name / "bin" / "python"
+
+
+def packages_of(name: str) -> Path:
+    """The site-packages of an environment."""
+    return Path(sysconfig.get_path("purelib", "venv", {"base": str(VENVS / name)}))
 
 
 def is_current(name: str) -> bool:
@@ -182,11 +197,15 @@ def ensure(name: str) -> Path:
 
 def _make(name: str) -> None:
     environment = ENVIRONMENTS[name]
+    if environment.base:
+        ensure(environment.base)
     folder = VENVS / name
     shutil.rmtree(folder, ignore_errors=True)
     began = time.monotonic()
     print(f"making {folder}", file=sys.stderr, flush=True)
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    if environment.base:
+        (packages_of(name) / f"{environment.base}.pth").write_text(f"{packages_of(environment.base)}\n")
     python = str(python_of(name))
     for step in environment.steps:
         subprocess.run([python, "-m", "pip", "--disable-pip-version-check", *step.arguments()], check=True)

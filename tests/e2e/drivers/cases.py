@@ -13,6 +13,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +37,13 @@ def payload(seed: int | str, size: int) -> bytes:
 
 def sha256(data: Any) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def mapped_libraries(*names: str) -> list[str]:
+    """The files that this process has mapped whose names begin with one of these; links are followed."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = {Path(line.split(maxsplit=5)[5]) for line in lines if "/" in line}
+    return sorted(str(path) for path in paths if path.name.startswith(names))
 
 
 def emit(value: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import cases
 import torch
-from cases import case, payload, sha256
+from cases import case, mapped_libraries, payload, sha256
 from lmcache.utils import mock_up_broadcast_fn, mock_up_broadcast_object_fn
 from lmcache.v1.cache_engine import LMCacheEngineBuilder
 from lmcache.v1.config import LMCacheEngineConfig
@@ -85,13 +85,10 @@ def connector_settings(endpoint: Any, address: str) -> dict[str, Any]:
 
 
 class Engine:
-    def __init__(self, settings: dict[str, Any], tokens: int, seed: int, worker: int, workers: int) -> None:
+    def __init__(self, config: LMCacheEngineConfig, tokens: int, seed: int, worker: int, workers: int) -> None:
         self.cache = DenseCache(tokens)
         generator = torch.Generator().manual_seed(seed)
         self.tokens = torch.randint(0, 32_000, (tokens,), generator=generator)
-        config = LMCacheEngineConfig.from_defaults(
-            chunk_size=CHUNK, local_cpu=False, max_local_cpu_size=0.25, save_unfull_chunk=False, **settings
-        )
         metadata = LMCacheMetadata(
             model_name="tiny/llama",
             world_size=workers,
@@ -132,13 +129,25 @@ class Engine:
 
 
 def engine_of(endpoint: Any, storage: dict[str, Any], tokens: int, seed: int, worker: int, workers: int) -> Engine:
+    """`storage`: the path of an lmcache.yaml as "file", or what to make settings of."""
+    if "file" in storage:
+        return Engine(LMCacheEngineConfig.from_file(storage["file"]), tokens, seed, worker, workers)
     if "address" in storage:
         settings = connector_settings(endpoint, storage["address"])
     else:
         settings = nixl_settings(
             endpoint, storage["bucket"], storage.get("endpoints", []), storage.get("parameters", {})
         )
-    return Engine(settings, tokens, seed, worker, workers)
+    config = LMCacheEngineConfig.from_defaults(
+        chunk_size=CHUNK, local_cpu=False, max_local_cpu_size=0.25, save_unfull_chunk=False, **settings
+    )
+    return Engine(config, tokens, seed, worker, workers)
+
+
+@case
+def imported(_: Any) -> bool:
+    """Nothing: that this answers says that the imports are done, which can take long."""
+    return True
 
 
 @case
@@ -147,7 +156,10 @@ def store(
 ) -> dict[str, Any]:
     engine = engine_of(endpoint, storage, tokens, seed, worker, workers)
     engine.store(payload(f"{seed}/{worker}", tokens * TOKEN_BYTES))
-    return {"backends": sorted(engine.backends())}
+    return {
+        "backends": sorted(engine.backends()),
+        "libraries": mapped_libraries("libplugin_OBJ.so", "libcuobjclient.so"),
+    }
 
 
 @case
