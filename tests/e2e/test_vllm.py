@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,15 @@ import pytest
 
 from tests.e2e import environments
 from tests.e2e.clients import Driver, client_environment
+from tests.e2e.published_recipe import (
+    ABSENT_NIC,
+    backend_parameters,
+    library_environment,
+    socket_of,
+    traffic,
+    write_cufile_json,
+    write_lmcache_yaml,
+)
 from tests.e2e.server import Endpoint, Server, free_port, wait_until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
@@ -25,6 +34,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 Drive = Callable[..., Any]
 
 TOKENS = 1200
+TOKEN_BYTES = 2 * 4 * 4 * 64 * 2
+"""Keys and values, layers, heads, head size, bytes of a number: of the model that the driver makes."""
 SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -55,9 +66,12 @@ def model(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def generate(drive: Drive, model: Path, bucket: str, tmp_path: Path) -> Drive:
     """Start vLLM, generate from the same prompt, and stop it."""
 
-    def generate(transfer: dict[str, Any] | None) -> Any:
+    def generate(
+        transfer: dict[str, Any] | None, environment: str = "vllm", extra: Mapping[str, str] | None = None
+    ) -> Any:
         arguments = {"bucket": bucket, "folder": str(model), "transfer": transfer, "tokens": TOKENS}
-        return drive("vllm", "vllm_client", "generate", timeout=600, extra=SETTINGS, cwd=tmp_path, **arguments)
+        options = {"timeout": 600, "extra": {**SETTINGS, **(extra or {})}, "cwd": tmp_path}
+        return drive(environment, "vllm_client", "generate", **options, **arguments)
 
     return generate
 
@@ -65,12 +79,14 @@ def generate(drive: Drive, model: Path, bucket: str, tmp_path: Path) -> Drive:
 class MpServer:
     """`lmcache server`, the cache process that LMCacheMPConnector talks to, with one L2 adapter."""
 
-    def __init__(self, adapter: dict[str, Any], endpoint: Endpoint, log: Path, extra: dict[str, str]) -> None:
+    def __init__(
+        self, adapter: dict[str, Any], endpoint: Endpoint, log: Path, environment: str, extra: dict[str, str]
+    ) -> None:
         self.port, self.http_port = free_port(), free_port()
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 [
-                    str(environments.ensure("vllm")),
+                    str(environments.ensure(environment)),
                     str(environments.VENVS / "vllm" / "bin" / "lmcache"),
                     *("server", "--host", "127.0.0.1", "--port", str(self.port)),
                     *("--http-host", "127.0.0.1", "--http-port", str(self.http_port)),
@@ -126,13 +142,25 @@ class MpServer:
 def start_mp_server(endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[..., MpServer]]:
     running: list[MpServer] = []
 
-    def start(adapter: dict[str, Any], extra: dict[str, str] | None = None) -> MpServer:
-        running.append(MpServer(adapter, endpoint, tmp_path / "mp.log", extra or {}))
+    def start(adapter: dict[str, Any], environment: str = "vllm", extra: dict[str, str] | None = None) -> MpServer:
+        running.append(MpServer(adapter, endpoint, tmp_path / "mp.log", environment, extra or {}))
         return running[-1]
 
     yield start
     for server in running:
         server.close()
+
+
+@pytest.fixture
+def recipe(server: Server, bucket: str, tmp_path: Path) -> dict[str, str]:
+    """Environment with the published configuration of LMCache and of the engine."""
+    settings = write_lmcache_yaml(tmp_path / "lmcache.yaml", server.endpoint, bucket)
+    cufile = write_cufile_json(tmp_path / "cufile.json", ABSENT_NIC)
+    return {
+        **library_environment(cufile),
+        "LMCACHE_CONFIG_FILE": str(settings),
+        "S3VERBS_SOCKET": str(socket_of(server)),
+    }
 
 
 def zero(observer: Any, bucket: str) -> int:
@@ -144,8 +172,7 @@ def zero(observer: Any, bucket: str) -> int:
 
 
 def gets(server: Server, bucket: str) -> int:
-    lines = [json.loads(line) for line in Path(f"{server.log}.access").read_text().splitlines()]
-    return sum(line.get("operation") == "GetObject" and line.get("bucket") == bucket for line in lines)
+    return sum(entry["operation"] == "GetObject" and entry["bucket"] == bucket for entry in server.requests())
 
 
 def test_the_obj_tier_of_vllm(generate: Drive, observer: Any, endpoint: Endpoint, bucket: str, server: Server) -> None:
@@ -234,16 +261,67 @@ def test_lmcache_mp_connector_over_its_s3_adapter(
         "aws_access_key_id": endpoint.access_key,
         "aws_secret_access_key": endpoint.secret_key,
     }
-    cache = start_mp_server(adapter, localhost_names)
+    cache = start_mp_server(adapter, extra=localhost_names)
     first = generate(cache.transfer)
     assert (first["prompt"], first["cached"]) == (TOKENS, 0)
     cache.close()
-    cache = start_mp_server(adapter, localhost_names)
+    cache = start_mp_server(adapter, extra=localhost_names)
     second = generate(cache.transfer)
     assert second["cached"] >= 1024
     assert second["ids"] == first["ids"]
     assert zero(observer, bucket) >= 4
     cache.close()
-    control = generate(start_mp_server(adapter, localhost_names).transfer)
+    control = generate(start_mp_server(adapter, extra=localhost_names).transfer)
+    assert control["cached"] >= 1024
+    assert control["ids"] != first["ids"]
+
+
+def test_lmcache_over_the_accelerated_engine(
+    generate: Drive, recipe: dict[str, str], observer: Any, bucket: str, server: Server
+) -> None:
+    transfer = {
+        "kv_connector": "LMCacheConnectorV1OnCpu",
+        "kv_connector_module_path": "cpu_lmcache",
+        "kv_role": "kv_both",
+    }
+    first = generate(transfer, "vllm-accelerated", recipe)
+    assert (first["prompt"], first["cached"]) == (TOKENS, 0)
+    second = generate(transfer, "vllm-accelerated", recipe)
+    assert second["cached"] >= 1024
+    assert second["ids"] == first["ids"]
+    seen = traffic(server, bucket, 8)
+    assert seen.moved == {("PutObject", "samehost"): 4, ("GetObject", "samehost"): 4}
+    assert (seen.others, seen.http_bytes, seen.rdma_bytes) == ([], 0, 2 * 1024 * TOKEN_BYTES)
+    assert zero(observer, bucket) == 4
+    control = generate(transfer, "vllm-accelerated", recipe)
+    assert control["cached"] >= 1024
+    assert control["ids"] != first["ids"]
+
+
+def test_lmcache_mp_connector_over_the_accelerated_engine(
+    generate: Drive,
+    start_mp_server: Callable[..., MpServer],
+    recipe: dict[str, str],
+    observer: Any,
+    bucket: str,
+    server: Server,
+) -> None:
+    """vLLM itself moves nothing: the cache process has the engine."""
+    parameters = backend_parameters(server.endpoint, bucket)
+    adapter = {"type": "nixl_store", "backend": "OBJ", "backend_params": parameters, "pool_size": 64}
+    cache = start_mp_server(adapter, "vllm-accelerated", recipe)
+    first = generate(cache.transfer)
+    assert (first["prompt"], first["cached"]) == (TOKENS, 0)
+    cache.forget()
+    second = generate(cache.transfer)
+    assert second["cached"] >= 1024
+    assert second["ids"] == first["ids"]
+    seen = traffic(server, bucket, 8)
+    assert set(seen.moved) == {("PutObject", "samehost"), ("GetObject", "samehost")}
+    assert (seen.others, seen.http_bytes) == ([], 0)
+    assert seen.rdma_bytes >= 2 * 1024 * TOKEN_BYTES
+    assert zero(observer, bucket) >= 4
+    cache.forget()
+    control = generate(cache.transfer)
     assert control["cached"] >= 1024
     assert control["ids"] != first["ids"]
