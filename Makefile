@@ -44,7 +44,7 @@ lint: $(VENV)/.dev
 
 # Each heavy client lives in a virtual environment of its own under .venvs.
 environments: $(VENV)/.dev
-	$(BIN)/python tests/e2e/environments.py sdk s3fs nixl nixl-accelerated lmcache lmcache-accelerated
+	$(BIN)/python tests/e2e/environments.py sdk s3fs nixl nixl-accelerated bench lmcache lmcache-accelerated
 
 test: client lint environments
 	$(BIN)/python -m pytest -m 'not vllm and not slow'

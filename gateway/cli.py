@@ -1,4 +1,4 @@
-"""The command `s3verbs`: serve, admin, doctor, client.
+"""The command `s3verbs`: serve, admin, doctor, client, bench.
 
 Exit codes: 0 done, 1 failed or damage found, 2 cannot start or wrong use.
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from s3verbs import __version__
+from s3verbs.bench import options as bench_options
 from s3verbs.gateway import client_cli, config, extras
 from s3verbs.gateway.config import ConfigError, Loaded
 from s3verbs.gateway.listening import StartError
@@ -72,6 +73,14 @@ def _doctor(options: argparse.Namespace) -> int:
     return doctor.run(loaded.settings, options.endpoint)
 
 
+def _bench_kv(options: argparse.Namespace) -> int:
+    if options.endpoint is None:
+        _need_server_packages()
+    from s3verbs.bench import kv
+
+    return kv.run(options)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="s3verbs", description="S3-compatible object store for GPU inference.")
     parser.add_argument("--version", action="version", version=f"s3verbs {__version__}")
@@ -102,6 +111,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.set_defaults(run=_doctor)
     client_cli.add_parsers(commands)
+
+    benches = commands.add_parser("bench", help="measure an endpoint with real clients")
+    kv = benches.add_subparsers(metavar="BENCH", required=True).add_parser(
+        "kv", help="store and load a model's KV cache through NIXL, over HTTP and over RDMA"
+    )
+    bench_options.add_arguments(kv)
+    kv.set_defaults(run=_bench_kv)
     return parser
 
 

@@ -29,7 +29,7 @@ def wheel(dist: Path) -> Path:
 
 def modules(root: Path) -> set[str]:
     found = set()
-    for package in ("gateway", "rdma", "storage"):
+    for package in ("gateway", "bench", "rdma", "storage"):
         for path in (root / package).rglob("*.py"):
             name = ".".join(("s3verbs", *path.relative_to(root).with_suffix("").parts))
             found.add(name.removesuffix(".__init__"))

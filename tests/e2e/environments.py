@@ -88,6 +88,11 @@ ENVIRONMENTS: dict[str, Environment] = {
         steps=(Step(("nixl-cu13==1.5.1", "numpy==2.2.6"), bare=True),),
         probe="nixl_cu13._api",
     ),
+    # What `s3verbs bench kv` needs of the interpreter that runs it against an endpoint: no package of the server.
+    "bench": Environment(
+        steps=(Step(("nixl-cu13==1.5.1", "numpy==2.2.6"), bare=True), Step(("botocore>=1.42", "matplotlib>=3.9"))),
+        probe="nixl_cu13._api, botocore, matplotlib",
+    ),
     "lmcache": Environment(
         steps=(
             Step((TORCH,)),

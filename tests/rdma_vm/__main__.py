@@ -61,7 +61,7 @@ def _prepare(memory: int) -> tuple[guest.Machine, dict[str, str]]:
         machine = guest.Machine(kernel.ensure(cache), memory)
         pyverbs = packages.pyverbs(cache)
     # Every process of the guest would do it again, and slowly.
-    for folder in ("gateway", "rdma", "storage", "tests"):
+    for folder in ("gateway", "bench", "rdma", "storage", "tests"):
         compileall.compile_dir(ROOT / folder, quiet=2)
     paths = [str(ROOT / "src"), *([str(pyverbs)] if pyverbs else []), os.environ.get("PYTHONPATH", "")]
     environment = {
