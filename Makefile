@@ -95,7 +95,7 @@ client-install: | build/client/lib/libcuobjclient.so.1
 test-client: test-client-plain test-client-address test-client-undefined test-client-thread
 
 test-client-%: client-needs
-	cmake -S src/s3verbs/rdma/cuobjclient -B build/client-test/$* -DS3VERBS_TESTS=ON -DCMAKE_BUILD_TYPE=Debug $(if $(filter-out plain,$*),-DS3VERBS_SANITIZER=$*)
+	cmake -S src/s3verbs/rdma/cuobjclient -B build/client-test/$* -DS3VERBS_TESTS=ON -DS3VERBS_WERROR=ON -DCMAKE_BUILD_TYPE=Debug $(if $(filter-out plain,$*),-DS3VERBS_SANITIZER=$*)
 	cmake --build build/client-test/$* --parallel $(CORES)
 	ctest --test-dir build/client-test/$* --output-on-failure --parallel $(CORES)
 
@@ -103,7 +103,7 @@ test-client-%: client-needs
 client-soak: SECONDS ?= 1800
 client-soak: client-needs
 	cmake -S src/s3verbs/rdma/cuobjclient -B build/client-soak -DS3VERBS_TESTS=ON
-	cmake --build build/client-soak --parallel --target soak
+	cmake --build build/client-soak --parallel $(CORES) --target soak
 	build/client-soak/tests/soak --seconds $(SECONDS)
 
 clean:

@@ -14,6 +14,8 @@
 struct mlx5dv_qp_init_attr;
 #endif
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

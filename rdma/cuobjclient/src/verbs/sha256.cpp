@@ -56,13 +56,13 @@ void compress(State& state, const std::uint8_t* block) {
 
 Digest sha256(const std::uint8_t* data, std::size_t size) {
     State state = initial_state;
-    const std::size_t whole = size - size % block_size;
+    const std::size_t rest = size % block_size;
+    const std::size_t whole = size - rest;
     for (std::size_t at = 0; at < whole; at += block_size)
         compress(state, data + at);
 
     // What is left, a one bit, zeros, and the length in bits: one block, or two.
     std::array<std::uint8_t, 2 * block_size> tail{};
-    const std::size_t rest = size - whole;
     std::copy_n(data + whole, rest, tail.begin());
     tail[rest] = 0x80;
     const std::size_t padded = rest < block_size - 8 ? block_size : 2 * block_size;
