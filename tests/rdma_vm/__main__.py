@@ -32,7 +32,7 @@ def main() -> int:
         prog="python -m tests.rdma_vm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "rdma_vm", help="where the report goes")
-    parser.add_argument("--seconds", type=float, default=1200, help="time for boot and command; default: %(default)g")
+    parser.add_argument("--seconds", type=float, default=1800, help="time for boot and command; default: %(default)g")
     parser.add_argument("--memory", type=int, default=4096, metavar="MIB", help="of the guest; default: %(default)s")
     parser.add_argument("--command", nargs=argparse.REMAINDER, help="run this instead of the suite")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
