@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from s3verbs.rdma.samehost.location import candidates
-from tests.e2e.server import ROOT, Endpoint, Server, wait_until
-
-LIBRARY = ROOT / "build" / "client" / "lib" / "libcuobjclient.so.1"
+from tests.e2e.accelerated import library_path
+from tests.e2e.server import Endpoint, Server, wait_until
 
 PARAMETERS = {
     "scheme": "http",
@@ -87,10 +84,8 @@ def write_cufile_json(path: Path, address: str) -> Path:
 
 
 def library_environment(cufile: Path) -> dict[str, str]:
-    """Lets the plugin find the library, and the library its configuration. The test fails where it is not built."""
-    if not LIBRARY.exists():
-        pytest.fail(f"{LIBRARY} is missing: make client", pytrace=False)
-    return {"LD_LIBRARY_PATH": str(LIBRARY.parent), "CUFILE_ENV_PATH_JSON": str(cufile)}
+    """Lets the plugin find the library, and the library its configuration."""
+    return {**library_path(), "CUFILE_ENV_PATH_JSON": str(cufile)}
 
 
 def socket_of(server: Server) -> Path:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.e2e import environments
+from tests.e2e.accelerated import LIBRARY
 from tests.e2e.clients import Driver, sha256
 from tests.e2e.published_recipe import (
     ABSENT_NIC,
-    LIBRARY,
     library_environment,
     socket_of,
     traffic,
