@@ -21,8 +21,8 @@ struct DmaBuf {
     std::uint64_t offset;
 };
 
-// A caller's buffer: `size` bytes at the virtual address `address`. It stays the caller's, who keeps it mapped until the
-// registration is gone.
+// A caller's buffer: `size` bytes at the virtual address `address`. It stays the caller's, who keeps it mapped until
+// the registration is gone.
 struct Memory {
     void* address = nullptr;
     std::size_t size = 0;

@@ -57,6 +57,15 @@ std::unique_ptr<Transport> open_dc(const VerbsApi& verbs, Rails rails, const Con
 
 std::unique_ptr<Transport> open_rc(const VerbsApi& verbs, Rails rails, const Config& config) {
     auto listener = std::make_unique<RcListener>(verbs, rails, random_nonce());
+    if (!listener->reasons().empty()) {
+        const std::string reasons = joined(listener->reasons(), "; ");
+        if (!config.devices.empty()) {
+            throw TransportError(reasons);
+        }
+        log(LogLevel::warning, "RDMA: not all devices take connections: " + reasons);
+        const auto is_deaf = [&](const std::unique_ptr<Rail>& rail) { return !listener->listens_on(*rail); };
+        rails.erase(std::remove_if(rails.begin(), rails.end(), is_deaf), rails.end());
+    }
     return std::make_unique<VerbsTransport>(std::move(rails), std::move(listener), config.peer_memory);
 }
 

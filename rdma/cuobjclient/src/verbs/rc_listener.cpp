@@ -14,6 +14,7 @@
 
 #include "log.h"
 #include "verbs/gid.h"
+#include "verbs/text.h"
 
 namespace s3verbs {
 
@@ -70,7 +71,14 @@ RcListener::RcListener(const VerbsApi& verbs, const Rails& rails, const Secret& 
             throw TransportError(failure("fcntl", errno));
         }
         for (const auto& rail : rails) {
-            listen(*rail);
+            try {
+                listen(*rail);
+            } catch (const TransportError& error) {
+                reasons_.push_back(error.what());
+            }
+        }
+        if (ports_.empty()) {
+            throw TransportError(joined(reasons_, "; "));
         }
         thread_ = without_signals([this] { run(); });
     } catch (...) {
@@ -98,12 +106,17 @@ void RcListener::listen(Rail& rail) {
     };
     rdma_cm_id* id = nullptr;
     check(verbs_.create_id(channel_, &id, nullptr, RDMA_PS_TCP), "rdma_create_id");
-    listening_.push_back({id, &rail});
-    const Gid& gid = rail.place().gid;
-    sockaddr_storage address =
-        socket_address(gid, is_link_local(gid) ? if_nametoindex(rail.place().netdev.c_str()) : 0);
-    check(verbs_.bind_addr(id, reinterpret_cast<sockaddr*>(&address)), "rdma_bind_addr");
-    check(verbs_.listen(id, backlog), "rdma_listen");
+    try {
+        const Gid& gid = rail.place().gid;
+        sockaddr_storage address =
+            socket_address(gid, is_link_local(gid) ? if_nametoindex(rail.place().netdev.c_str()) : 0);
+        check(verbs_.bind_addr(id, reinterpret_cast<sockaddr*>(&address)), "rdma_bind_addr");
+        check(verbs_.listen(id, backlog), "rdma_listen");
+        listening_.push_back({id, &rail});
+    } catch (...) {
+        destroy(id);
+        throw;
+    }
     ports_[&rail] = be16toh(verbs_.get_src_port(id));
 }
 

@@ -8,7 +8,9 @@
 #include <atomic>
 #include <list>
 #include <map>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "descriptor.h"
 #include "verbs/borrowed_descriptor.h"
@@ -26,7 +28,8 @@ constexpr std::size_t max_connections = 256;
 // tries again.
 class RcListener final : public Endpoint {
 public:
-    // The rails outlive it. Throws TransportError.
+    // Listens on every rail that lets it; `reasons` says why others do not. The rails outlive it. Throws TransportError
+    // when there is none.
     RcListener(const VerbsApi& verbs, const Rails& rails, const Secret& nonce, std::size_t most = max_connections);
 
     // On return the queue pairs are gone.
@@ -34,6 +37,9 @@ public:
 
     TransportKind kind() const noexcept override { return TransportKind::rc; }
     std::string token(const Rail& rail, std::uint64_t address, std::uint32_t size, std::uint32_t rkey) const override;
+
+    bool listens_on(const Rail& rail) const { return ports_.count(&rail) != 0; }
+    const std::vector<std::string>& reasons() const { return reasons_; }
 
     // Servers' connections now, and requests that were refused so far.
     std::size_t connections() const { return connection_count_; }
@@ -68,6 +74,7 @@ private:
     const Secret nonce_;
     const std::size_t most_;
     std::map<const Rail*, std::uint16_t> ports_;
+    std::vector<std::string> reasons_;
     std::atomic<std::size_t> connection_count_{0};
     std::atomic<std::size_t> refused_{0};
     Descriptor wake_;

@@ -191,11 +191,10 @@ TEST_F(RcListenerTest, AnEventChannelThatFailsForAWhileIsAskedAgain) {
 }
 
 TEST_F(RcListenerTest, WhatCannotBeListenedOnIsSaidAndLeavesNothing) {
-    const std::pair<const char*, const char*> calls[] = {
-        {"create_event_channel", "modprobe rdma_ucm"},
-        {"create_id", "rdma_create_id"},
-        {"bind_addr:rxe1", "rxe1:1:3 (10.0.1.2 on eth2): rdma_bind_addr"},
-        {"listen", "rdma_listen"}};
+    const std::pair<const char*, const char*> calls[] = {{"create_event_channel", "modprobe rdma_ucm"},
+                                                         {"create_id", "rdma_create_id"},
+                                                         {"bind_addr", "rxe1:1:3 (10.0.1.2 on eth2): rdma_bind_addr"},
+                                                         {"listen", "rdma_listen"}};
     const auto before = verbs.alive();
     for (const auto& [call, part] : calls) {
         verbs.fail({{call, ENODEV}});
@@ -203,6 +202,16 @@ TEST_F(RcListenerTest, WhatCannotBeListenedOnIsSaidAndLeavesNothing) {
         EXPECT_TRUE(has(text, part)) << text;
         EXPECT_EQ(verbs.alive(), before);
     }
+}
+
+TEST_F(RcListenerTest, ARailThatCannotBeListenedOnIsLeftOut) {
+    verbs.fail({{"bind_addr:rxe1", EADDRNOTAVAIL}});
+    listen();
+    EXPECT_TRUE(listener->listens_on(*rails[0]));
+    EXPECT_FALSE(listener->listens_on(*rails[1]));
+    ASSERT_EQ(listener->reasons().size(), 1u);
+    EXPECT_TRUE(has(listener->reasons()[0], "rxe1:1:3 (10.0.1.2 on eth2): rdma_bind_addr")) << listener->reasons()[0];
+    EXPECT_TRUE(call("rxe0")->accepted);
 }
 
 TEST_F(RcListenerTest, TheHostsSignalsDoNotGoToItsThread) {

@@ -212,6 +212,18 @@ TEST_F(VerbsTransportTest, PinnedDevicesAllHaveToServe) {
     EXPECT_TRUE(has(reason([&] { open({}); }), "rxe1"));
 }
 
+TEST_F(VerbsTransportTest, ARailThatTakesNoConnectionsIsLeftOutUnlessItIsPinned) {
+    verbs.fail({{"bind_addr:rxe0", EADDRNOTAVAIL}});
+    auto transport = open({});
+    EXPECT_EQ(transport->describe(), "rxe1:1:3 (10.0.1.2 on eth2)");
+    EXPECT_TRUE(has(logged.str(), "not all devices take connections: rxe0"));
+    EXPECT_FALSE(transport->register_memory(memory())->token(0, 4096).empty());
+    transport.reset();
+    Config config;
+    config.devices = {{"rxe0", {}, {}}, {"rxe1", {}, {}}};
+    EXPECT_TRUE(has(reason([&] { open(config); }), "rxe0:1:3 (10.0.1.1 on eth1): rdma_bind_addr"));
+}
+
 TEST_F(VerbsTransportTest, AddressesChooseTheRails) {
     Config config;
     config.rail_addresses = {"10.0.1.2", "10.0.1.77"};
