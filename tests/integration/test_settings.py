@@ -354,7 +354,17 @@ def test_rdma_and_rdma_devices(tmp_path: Path) -> None:
     with Endpoint(tmp_path / "off", "--rdma", "off") as endpoint:
         assert endpoint.banner.count("off by setting") == 2
         assert gets_by(endpoint) == "http"
-    result = run("serve", "--data", str(tmp_path / "x"), "--rdma", "required", "--rdma-device", "nosuch0")
+    result = run(
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        str(tmp_path / "x"),
+        "--rdma",
+        "required",
+        "--rdma-device",
+        "nosuch0",
+    )
     assert result.returncode == 2
     assert "nosuch0" in result.stderr
     assert "Traceback" not in result.stderr
@@ -383,7 +393,15 @@ def test_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("S3VERBS_SOCKET", str(path))
         assert gets_by(endpoint) == "samehost"
     assert not path.exists()
-    result = run("serve", "--data", str(tmp_path / "x"), "--socket", str(tmp_path / "no" / "such" / "folder"))
+    result = run(
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        str(tmp_path / "x"),
+        "--socket",
+        str(tmp_path / "no" / "such" / "folder"),
+    )
     assert result.returncode == 2
     assert "socket: " in result.stderr
 
