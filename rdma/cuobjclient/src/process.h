@@ -6,8 +6,9 @@
 
 namespace s3verbs {
 
-// The one lock that fork() waits for, so that a child finds it free. It is held for a few instructions only, and no
-// other lock is taken and nothing is waited for while it is held.
+// The one lock that fork() waits for, so that a child finds it free. It is held for a few instructions only, and
+// nothing is waited for while it is held, but the lock of the loader's list of libraries, which the loader holds as
+// briefly.
 std::mutex& fork_mutex();
 
 // A number that is another one in a forked child. Objects that belong to a process keep it and compare.

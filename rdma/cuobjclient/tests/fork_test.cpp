@@ -126,7 +126,7 @@ TEST_F(ForkTest, ForksWhileOtherThreadsAreAtWork) {
             }
         });
     }
-    for (int round = 0; round < 20; ++round) {
+    for (int round = 0; round < 100; ++round) {
         EXPECT_EQ(in_child([&] {
                       std::string token;
                       char own[100];

@@ -1,8 +1,12 @@
 #include "gpu/cuda_driver.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <atomic>
+#include <cstring>
+
+#include "process.h"
 
 namespace s3verbs {
 
@@ -28,6 +32,16 @@ constexpr unsigned memory_type_unified = 4;
 
 // enum CUmemRangeHandleType
 constexpr int handle_type_dmabuf = 1;
+
+// Not by dlopen: it searches for what is not loaded, and a child that is forked in the middle of another thread's
+// search crashes in its own. A fork waits for this look: its child would find the lock of the loader's list taken.
+bool is_loaded() {
+    const auto look = [](dl_phdr_info* library, std::size_t, void*) {
+        return std::strstr(library->dlpi_name, "libcuda.so") != nullptr ? 1 : 0;
+    };
+    const std::lock_guard lock(fork_mutex());
+    return dl_iterate_phdr(look, nullptr) != 0;
+}
 
 }  // namespace
 
@@ -56,7 +70,7 @@ CudaDriver* CudaDriver::find() {
     // Without a lock, which a forked child could find taken. Never destroyed, like the driver.
     static std::atomic<CudaDriver*> found{nullptr};
     CudaDriver* driver = found;
-    if (driver == nullptr) {
+    if (driver == nullptr && is_loaded()) {
         if (void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)) {
             auto* made = new CudaDriver(library);
             if (found.compare_exchange_strong(driver, made)) {
