@@ -17,7 +17,8 @@ from tests.e2e.accelerated import DONE, UNTOUCHED, Engine, digests, failed, libr
 from tests.e2e.clients import MIB, payload
 from tests.e2e.server import Endpoint
 from tests.integration.endpoint import ACCESS_KEY, BUCKET, SECRET_KEY
-from tests.rdma_vm.gateway import IDLE, Gateway
+from tests.integration.endpoint import Endpoint as Server
+from tests.rdma_vm.gateway import IDLE, START_SECONDS, Gateway
 from tests.rdma_vm.resources import eventually
 
 SIZES = [1, 4095, 4097, MIB, MIB + 1, 8 * MIB + 13]
@@ -144,3 +145,17 @@ def test_a_server_that_is_started_again(gateway: Gateway, engine: Engine, number
     gateway.start()
     assert engine.read(["before"], [3 * MIB]) == read_of(payload("before", 3 * MIB))
     assert went_well([engine.ask("one_round", PATIENCE, prefix=f"after/{number.name}")])
+
+
+def test_a_server_without_rdma(gateway: Gateway, engine: Engine) -> None:
+    """In the other's place, with its data: nothing is ever done without its bytes."""
+    assert engine.write(["there"], [4096]) == DONE
+    assert gateway.stop() == 0, gateway.errors
+    listen = ("--listen", f"127.0.0.1:{gateway.port}")
+    with Server(gateway.data, "--rdma", "off", *listen, patience=START_SECONDS) as without:
+        outcome = engine.write(["new"], [4096])
+        assert (outcome["state"][:3], outcome["intact"]) == ("ERR", True)
+        assert failed(engine.read(["there"], [4096]), [4096])
+        client = without.client()
+        assert "Contents" not in client.list_objects_v2(Bucket=BUCKET, Prefix="new")
+        assert client.get_object(Bucket=BUCKET, Key="there")["Body"].read() == payload("there", 4096)
