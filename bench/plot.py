@@ -1,11 +1,12 @@
 """The picture of a run: times and client CPU by context length, on logarithmic axes. Needs matplotlib."""
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from s3verbs.bench.plan import readable_bytes, readable_tokens
-from s3verbs.bench.results import LOAD, STORE, Results
+from s3verbs.bench.results import LOAD, STORE, Results, Series
 from s3verbs.bench.table import NAMES
 
 COLOURS = {"http": "#c2571a", "rdma": "#1f5fa8", "recompute": "#6b6b6b"}
@@ -98,40 +99,33 @@ def _times(axes: Any, results: Results, operation: str) -> None:
 
 
 def _rates(axes: Any, results: Results) -> None:
-    for transport in results.transports:
-        for operation, line in ((LOAD, "-"), (STORE, ":")):
-            series = results.of(transport, operation)
-            axes.plot(
-                [each.context.tokens for each in series],
-                [each.gb_s for each in series],
-                label=f"{NAMES[transport]}, {operation}",
-                color=COLOURS[transport],
-                marker=MARKERS[transport],
-                linestyle=line,
-                markerfacecolor=COLOURS[transport] if operation == LOAD else "white",
-            )
+    _lines(axes, results, lambda each: each.gb_s)
     axes.set_ylim(bottom=0)
     axes.set_title("Throughput", pad=8)
     axes.set_ylabel("GB/s")
-    axes.legend(loc="best", ncols=2)
 
 
 def _cpu(axes: Any, results: Results) -> None:
+    _lines(axes, results, lambda each: each.cpu_per_gb)
+    _logarithmic(axes)
+    axes.set_title("Client CPU", pad=8)
+    axes.set_ylabel("seconds per GB")
+
+
+def _lines(axes: Any, results: Results, value: Callable[[Series], float]) -> None:
+    """Of every transport, both operations."""
     for transport in results.transports:
         for operation, line in ((LOAD, "-"), (STORE, ":")):
             series = results.of(transport, operation)
             axes.plot(
                 [each.context.tokens for each in series],
-                [each.cpu_per_gb for each in series],
+                [value(each) for each in series],
                 label=f"{NAMES[transport]}, {operation}",
                 color=COLOURS[transport],
                 marker=MARKERS[transport],
                 linestyle=line,
                 markerfacecolor=COLOURS[transport] if operation == LOAD else "white",
             )
-    _logarithmic(axes)
-    axes.set_title("Client CPU", pad=8)
-    axes.set_ylabel("seconds per GB")
     axes.legend(loc="best", ncols=2)
 
 
