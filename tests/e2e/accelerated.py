@@ -83,10 +83,10 @@ def went_well(outcomes: Sequence[Mapping[str, Any]]) -> bool:
     return all((each["write"], each["read"], each["same"]) == ("DONE", "DONE", True) for each in outcomes)
 
 
-def wait_for_rounds(engine: Engine, count: int) -> None:
+def wait_for_rounds(engine: Engine, count: int, patience: float = 60) -> None:
     """From now on, so many without a failure between them, and another begins."""
     since = time.monotonic()
-    while (said := engine.next(60))["event"] < count or said["at"] < since:
+    while (said := engine.next(patience))["event"] < count or said["at"] < since:
         pass
 
 
