@@ -265,6 +265,18 @@ def test_a_dead_socket_is_no_gateway(gateways: list[Path], runtime: dict[str, st
     )
 
 
+def test_dead_sockets_are_one_line(gateways: list[Path], runtime: dict[str, str]) -> None:
+    folder = gateways[0].parent
+    for number in range(3):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+            dead.bind(str(folder / f"{number}.sock"))
+    lines = [line for line in readiness.machine_findings(bare(), runtime) if str(folder) in line[1]]
+    assert lines == [
+        *(("ok", f"same host: {path}: a gateway answers") for path in gateways),
+        ("info", f"same host: 3 sockets in {folder}: Connection refused"),
+    ]
+
+
 def test_yama_3_leaves_nothing_for_the_same_host() -> None:
     closed = replace(PLAIN, attach=Attach.NONE)
     nowhere = {"XDG_RUNTIME_DIR": "/nowhere"}
