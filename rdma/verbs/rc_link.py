@@ -26,8 +26,9 @@ READS = 16
 _ACK_TIMEOUT = 16
 """4.096 us * 2^16 = 268 ms for one try. rdma_cm's own choice (19) would need a minute to notice a dead peer."""
 
-_RETRIES = 7
-"""With the one above a silent peer is given up after 2 to 9 s: devices may wait up to 4 times the timeout."""
+_RETRIES = 6
+"""With the one above a silent peer is given up after 2 to 8 s: devices may wait up to 4 times the timeout. Not 7, the
+most: Linux's Soft-RoCE (rxe_comp.c) takes that for no limit, as if it were the count for RNR."""
 
 _PEERS_FAULT = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH})
 """What address resolution fails with when nobody answers; everything else is about this machine."""
