@@ -3,7 +3,7 @@
 import gc
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,6 +16,7 @@ from s3verbs.rdma.verbs.cm import REJECT_CONSUMER_DEFINED, EventKind
 from s3verbs.rdma.verbs.constants import CompletionStatus
 from s3verbs.rdma.verbs.device import choose
 from s3verbs.rdma.verbs.sysfs import read_inventory
+from tests.rdma_vm.forked import both_are_reached
 from tests.rdma_vm.initiator import Initiator, Refused
 from tests.rdma_vm.resources import GuardedBuffer, descriptors, eventually, objects, settled, wire
 
@@ -198,33 +199,20 @@ def test_a_forked_child_has_a_listener_of_its_own_and_leaves_the_parents_alone(
 ) -> None:
     buffer = GuardedBuffer(4096)
     registration = client.register(buffer.memory)
-    token = parse_token(registration.token(0, 4096))
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            with pytest.raises(TransportUnavailable, match="forked"):
-                registration.token(0, 1)
-            assert registration.revoke()
-            own = GuardedBuffer(4096)
-            again = client.register(own.memory)
-            os.write(writer, again.token(0, 4096).encode())
-            assert eventually(lambda: bytes(own.view[:5]) == b"child")
+
+    def expose(own: GuardedBuffer) -> tuple[str, Callable[[], None]]:
+        with pytest.raises(TransportUnavailable, match="forked"):
+            registration.token(0, 1)
+        assert registration.revoke()
+        again = client.register(own.memory)
+
+        def take_back() -> None:
+            assert again.revoke()
             client.close()
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        of_child = parse_token(os.read(pipe.fileno(), 4096).decode())
-    assert of_child.secret != token.secret
-    with server.connect(of_child) as link:
-        assert link.write(b"child") is OK
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    with server.connect(token) as link:
-        assert link.write(b"parent") is OK
-    assert bytes(buffer.view[:6]) == b"parent"
+
+        return again.token(0, 4096), take_back
+
+    both_are_reached(server, parse_token(registration.token(0, 4096)), buffer, expose)
 
 
 def test_memory_that_is_not_there_is_refused_with_the_reason(client: RcTransport) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from s3verbs.rdma.verbs.device import choose
 from s3verbs.rdma.verbs.sysfs import read_inventory
 from tests.rdma_vm import client_build
 from tests.rdma_vm.client_engine import ClientEngine, EngineError
+from tests.rdma_vm.forked import both_are_reached
 from tests.rdma_vm.gateway import IDLE, Gateway
 from tests.rdma_vm.initiator import Initiator, Refused
 from tests.rdma_vm.resources import GuardedBuffer, descriptors, eventually, objects, settled, wire
@@ -262,31 +263,14 @@ def test_memory_that_is_not_there_is_refused(engine: ClientEngine) -> None:
 
 def test_a_forked_child_has_an_engine_of_its_own(engine: ClientEngine, server: Initiator) -> None:
     buffer = registered(engine, 4096)
-    token = parse_token(engine.token(buffer))
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            with pytest.raises(EngineError):
-                engine.token(buffer)
-            own = registered(engine, 4096)
-            os.write(writer, engine.token(own).encode())
-            assert eventually(lambda: bytes(own.view[:5]) == b"child")
-            engine.release(own)
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        of_child = parse_token(os.read(pipe.fileno(), 4096).decode())
-    assert of_child.secret != token.secret
-    with server.connect(of_child) as link:
-        assert link.write(b"child") is OK
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    with server.connect(token) as link:
-        assert link.write(b"parent") is OK
-    assert bytes(buffer.view[:6]) == b"parent"
+
+    def expose(own: GuardedBuffer) -> tuple[str, Callable[[], None]]:
+        with pytest.raises(EngineError):
+            engine.token(buffer)
+        engine.register(own)
+        return engine.token(own), lambda: engine.release(own)
+
+    both_are_reached(server, parse_token(engine.token(buffer)), buffer, expose)
     engine.release(buffer)
 
 
