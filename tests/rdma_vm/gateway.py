@@ -90,6 +90,11 @@ class Gateway(Endpoint):
         return total
 
 
+def moved(response: Response) -> bool:
+    """Whether the payload went by RDMA. A GET for which there is no way at the moment is a 200 with a body."""
+    return response.status == 200 and response.headers["x-amz-rdma-reply"] == "200"
+
+
 def path_of(key: str) -> str:
     return f"/{BUCKET}/{quote(key)}"
 

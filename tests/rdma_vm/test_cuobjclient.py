@@ -19,7 +19,7 @@ from s3verbs.rdma.verbs.sysfs import read_inventory
 from tests.rdma_vm import client_build
 from tests.rdma_vm.client_engine import ClientEngine, EngineError
 from tests.rdma_vm.forked import both_are_reached
-from tests.rdma_vm.gateway import IDLE, Gateway
+from tests.rdma_vm.gateway import IDLE, Gateway, moved
 from tests.rdma_vm.initiator import Initiator, Refused
 from tests.rdma_vm.resources import GuardedBuffer, descriptors, eventually, objects, settled, wire
 
@@ -285,7 +285,7 @@ def test_a_wire_that_is_cut_for_five_seconds(gateway: Gateway, engine: ClientEng
         assert engine.token(target)
     finally:
         wire("up")
-    assert eventually(lambda: gateway.get("cut", engine.token(target)).status == 200, 120)
+    assert eventually(lambda: moved(gateway.get("cut", engine.token(target))), 120)
     assert target.view == content.view
     assert target.intact()
     for buffer in (content, target):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from s3verbs.rdma.client.verbs import RcTransport
-from tests.rdma_vm.gateway import IDLE, Gateway, exposing_process
+from tests.rdma_vm.gateway import IDLE, Gateway, exposing_process, moved
 from tests.rdma_vm.resources import GuardedBuffer, eventually, settled, wire
 
 MIB = 1 << 20
@@ -85,9 +85,10 @@ def test_a_wire_that_is_cut_for_five_seconds(gateway: Gateway, transport: RcTran
         answer = sent.read()
     assert answer.status in (200, 503), answer.body
     if answer.status == 200:
+        assert moved(answer)
         assert buffer.view == large.view
     settled(gateway.held, IDLE)
-    assert eventually(lambda: gateway.get("large", registered.token(0, LARGE)).status == 200, 120)
+    assert eventually(lambda: moved(gateway.get("large", registered.token(0, LARGE))), 120)
     assert buffer.view == large.view
     assert buffer.intact()
     registered.revoke()
