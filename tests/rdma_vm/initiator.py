@@ -90,12 +90,12 @@ class Link:
         self._id.close()
         self._channel.close()
 
-    def expect(self, kind: EventKind, seconds: float = SECONDS) -> Event:
-        """The next event, which must be of this kind. Raises Refused."""
-        event = self._channel.next_event(seconds)
+    def expect(self, *kinds: EventKind) -> Event:
+        """The next event, which must be of one of these kinds. Raises Refused."""
+        event = self._channel.next_event(SECONDS)
         if event is None:
-            raise TimeoutError(f"no {kind.name} after {seconds} s")
-        if event.kind is not kind:
+            raise TimeoutError(f"no {' or '.join(kind.name for kind in kinds)} after {SECONDS} s")
+        if event.kind not in kinds:
             raise Refused(event)
         return event
 
