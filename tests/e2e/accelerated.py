@@ -4,6 +4,7 @@ the virtual machine."""
 import re
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,17 +111,30 @@ def socket_of(server: Server) -> dict[str, str]:
     return {"S3VERBS_SOCKET": str(server.data.with_name("socket"))}
 
 
+GIVEN_UP_MS = 2900
+"""The engine's HTTP client sends a request again that is not answered within 3 s."""
+
+
 def engine_requests(server: Server, bucket: str, count: int) -> list[dict[str, Any]]:
-    """The lines of the access log about the bucket's data that are the engine's; that there are so many is required."""
+    """The lines of the access log about the bucket's data that are the engine's; that there are so many is required.
+    A request that a slow disk made the engine send again is one."""
     lines: list[dict[str, Any]] = []
 
     def all_there() -> bool:
-        lines[:] = [line for line in server.requests() if line["bucket"] == bucket and line["rdma_dialect"] == "nixl"]
+        found = [line for line in server.requests() if line["bucket"] == bucket and line["rdma_dialect"] == "nixl"]
+        tries = Counter((line["operation"], line["key"]) for line in found)
+        lines.clear()
+        for line in found:
+            what = (line["operation"], line["key"])
+            if line["duration_ms"] > GIVEN_UP_MS and tries[what] > 1:
+                tries[what] -= 1
+            else:
+                lines.append(line)
         return len(lines) >= count
 
     # The log is written now and then.
     wait_until(all_there, 10)
-    assert len(lines) == count
+    assert len(lines) == count, [(line["operation"], line["key"], line["duration_ms"]) for line in lines]
     return lines
 
 
