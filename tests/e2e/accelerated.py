@@ -122,20 +122,26 @@ def engine_requests(server: Server, bucket: str, count: int) -> list[dict[str, A
 
     def all_there() -> bool:
         found = [line for line in server.requests() if line["bucket"] == bucket and line["rdma_dialect"] == "nixl"]
-        tries = Counter((line["operation"], line["key"]) for line in found)
-        lines.clear()
-        for line in found:
-            what = (line["operation"], line["key"])
-            if line["duration_ms"] > GIVEN_UP_MS and tries[what] > 1:
-                tries[what] -= 1
-            else:
-                lines.append(line)
+        lines[:] = _without_given_up(found)
         return len(lines) >= count
 
     # The log is written now and then.
     wait_until(all_there, 10)
     assert len(lines) == count, [(line["operation"], line["key"], line["duration_ms"]) for line in lines]
     return lines
+
+
+def _without_given_up(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the lines about one operation on one key, all but those that were given up; one stays in any case."""
+    tries = Counter((line["operation"], line["key"]) for line in lines)
+    kept = []
+    for line in lines:
+        what = (line["operation"], line["key"])
+        if line["duration_ms"] > GIVEN_UP_MS and tries[what] > 1:
+            tries[what] -= 1
+        else:
+            kept.append(line)
+    return kept
 
 
 def moved_by_samehost(server: Server, bucket: str, operations: int) -> int:
